@@ -1,0 +1,160 @@
+r"""Exact expectations of kernels under a Dirichlet: what makes the MMD free of sampling.
+
+For any kernel that is a power series in the inner product, :math:`k(x, y) = \sum_j c_j \langle x, y\rangle^j`, the MMD
+needs only :math:`E\langle\pi, v\rangle^j` for fixed points and :math:`E\langle\pi, \pi'\rangle^j` for two Dirichlets.
+Both recursions below add positive terms alone, so no digit is lost to cancellation at any concentration.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from opu.dirichlet import Dirichlet
+
+
+def kernel_to_points(
+    q: Dirichlet, points: Float[Tensor, "S B K"], coefficients: Sequence[float]
+) -> Float[Tensor, " B"]:
+    r"""Mean over fixed points of :math:`E_q k(v_s, \pi) = \sum_j c_j M_j(v_s)`, per input, in float64.
+
+    The generating function :math:`\prod_k (1 - t v_k)^{-\alpha_k} = \sum_j \frac{(\alpha_0)_j}{j!} M_j t^j` gives, with
+    :math:`p_i = \sum_k h_k v_k^i`,
+
+    .. math:: M_j = \sum_{i=1}^{j} w_{ji}\, p_i\, M_{j-i}, \qquad
+              w_{ji} = \frac{\alpha_0}{j} \prod_{m=0}^{i-1} \frac{j - m}{\alpha_0 + j - 1 - m},
+
+    whose weights are positive and sum to 1, and the derivatives
+    :math:`\partial M_j / \partial p_i = \frac{j}{i} w_{ji} M_{j-i}`, so that no graph need be kept.
+
+    Args:
+        q: One Dirichlet per input.
+        points: Points on the simplex as probabilities; no gradient flows into them.
+        coefficients: ``c_0, c_1, ..``
+    """
+    mean = q.log_concentration().softmax(-1)
+    value: Tensor = _KernelToPoints.apply(mean, q.log_precision.double(), points, tuple(coefficients))
+    return value
+
+
+class _KernelToPoints(torch.autograd.Function):
+    """The value and, in the same sweep, its gradient in the mean and the log-precision."""
+
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, log_precision: Tensor, points: Tensor, coefficients: tuple[float, ...]) -> Tensor:
+        order = len(coefficients) - 1
+        c = torch.tensor(coefficients, dtype=torch.float64, device=mean.device)
+        weights = _recursion_weights(log_precision, order)
+        # A few inputs at a time: the powers of all points then fit the cache, and memory does not grow with the batch.
+        rows = max(1, 2**20 // (points[:, 0].numel() * order))
+        parts = zip(mean.split(rows), weights.split(rows), points.split(rows, dim=1), strict=True)
+        answers = [_sweep(*part, c) for part in parts]
+        averages, in_mean, scaling = (torch.cat(column) for column in zip(*answers, strict=True))
+        precision = log_precision.exp().unsqueeze(-1)
+        ladder = (precision / (precision + _counting(order, mean))).cumsum(-1)
+        ctx.save_for_backward(in_mean, scaling - (averages[:, 1:] * ladder) @ c[1:])
+        return averages @ c
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        in_mean, in_log_precision = ctx.saved_tensors
+        return grad.unsqueeze(-1) * in_mean, grad * in_log_precision, None, None
+
+
+def _sweep(
+    mean: Float[Tensor, "B K"], weights: Float[Tensor, "B I I"], points: Float[Tensor, "S B K"], c: Float[Tensor, " J"]
+) -> tuple[Float[Tensor, "B J"], Float[Tensor, "B K"], Float[Tensor, " B"]]:
+    """Average moments, the value's gradient in the mean, and its derivative in a common factor of all ``p_i``."""
+    order, count = len(c) - 1, len(points)
+    powers = _powers(points, order)
+    power_means = (mean.to(powers).unsqueeze(1) @ powers).view(len(mean), order, count).double()
+    moments = _moments(power_means, weights)
+    slopes = _slopes(weights, c) @ moments[:, :-1] / count  # of the value in p_i, for each point
+    in_mean = slopes.flatten(1).to(powers).unsqueeze(1) @ powers.mT
+    return moments.mean(-1), in_mean.squeeze(1).double(), (slopes * power_means).sum((1, 2))
+
+
+def _powers(points: Float[Tensor, "S B K"], order: int) -> Float[Tensor, "B K IS"]:
+    # In the precision of the points themselves: their rounding is there already, and memory is what this costs.
+    columns = points.permute(1, 2, 0)
+    powers = points.new_empty(*columns.shape[:2], order, columns.shape[2])
+    powers[:, :, 0] = columns
+    for i in range(1, order):
+        torch.mul(powers[:, :, i - 1], powers[:, :, 0], out=powers[:, :, i])
+    return powers.flatten(2)
+
+
+def _counting(order: int, like: Tensor) -> Tensor:
+    return torch.arange(order, dtype=torch.float64, device=like.device)
+
+
+def _recursion_weights(log_precision: Float[Tensor, " B"], order: int) -> Float[Tensor, "B I I"]:
+    """The weight of ``p_{j-l} M_l`` in ``M_j``, at row ``j - 1`` and column ``l``."""
+    # prod_{n=2..j} n / (alpha_0 + n - 1); the factor at n = 1 is 1 / alpha_0, which cancels before it can overflow.
+    n = _counting(order, log_precision) + 1
+    log_ratios = n.log() - torch.log(log_precision.exp().unsqueeze(-1) + n - 1)
+    log_products = torch.cat([torch.zeros_like(log_ratios[:, :1]), log_ratios[:, 1:].cumsum(-1)], -1)
+    of_earlier = log_precision.unsqueeze(-1) - log_products[:, :-1]
+    of_earlier = torch.cat([torch.zeros_like(log_ratios[:, :1]), of_earlier], -1)
+    return torch.exp((log_products - n.log()).unsqueeze(-1) + of_earlier.unsqueeze(-2)).tril()
+
+
+def _moments(power_means: Float[Tensor, "B I S"], weights: Float[Tensor, "B I I"]) -> Float[Tensor, "B J S"]:
+    batch, order, count = power_means.shape
+    moments = power_means.new_ones(batch, order + 1, count)
+    falling = power_means.flip(1)  # p_j .. p_1 is a slice that lines up with M_0 .. M_{j-1}
+    for j in range(1, order + 1):
+        products = falling[:, order - j :] * moments[:, :j]
+        moments[:, j] = (weights[:, j - 1 : j, :j] @ products).squeeze(1)
+    return moments
+
+
+def _slopes(weights: Float[Tensor, "B I I"], c: Float[Tensor, " J"]) -> Float[Tensor, "B I I"]:
+    # Entry (i - 1, l) multiplies M_l in the slope of p_i: c_j (j / i) w_{ji} with j = i + l.
+    row, column = torch.tril_indices(*weights.shape[1:], device=c.device)
+    j = row + 1
+    i = j - column
+    table = torch.zeros_like(weights)
+    table[:, i - 1, column] = c[j] * j / i * weights[:, row, column]
+    return table
+
+
+def kernel_between(p: Dirichlet, q: Dirichlet, coefficients: Sequence[float]) -> Float[Tensor, " B"]:
+    r"""Expected kernel :math:`E k(\pi, \pi')` of independent draws from ``p`` and ``q``, per input, in float64.
+
+    .. math:: E\langle\pi, \pi'\rangle^j = \frac{j!}{(\alpha_0)_j (\beta_0)_j}\,
+              [t^j] \prod_k \sum_m \frac{(\alpha_k)_m (\beta_k)_m}{m!}\, t^m
+
+    The product over classes is taken pairwise, as a tree of truncated convolutions. ``t`` is scaled by
+    :math:`(1 + \alpha_0)(1 + \beta_0)`, which keeps every coefficient within float64 from precision 1e-6 to 1e9.
+    """
+    order = len(coefficients) - 1
+    alpha, beta = p.log_concentration().exp(), q.log_concentration().exp()
+    alpha_0, beta_0 = alpha.sum(-1, keepdim=True), beta.sum(-1, keepdim=True)
+    scale = (1 + alpha_0) * (1 + beta_0)
+    steps = _counting(order, alpha)
+    rising = (alpha.unsqueeze(-1) + steps) * (beta.unsqueeze(-1) + steps) / ((steps + 1) * scale.unsqueeze(-1))
+    one = torch.ones_like(rising[..., :1])
+    series = torch.cat([one, rising.cumprod(-1)], -1)
+    factors = ((steps + 1) * scale / ((alpha_0 + steps) * (beta_0 + steps))).cumprod(-1)
+    moments = _product_over_classes(series)[:, 1:] * factors
+    return coefficients[0] + moments @ alpha.new_tensor(coefficients[1:])
+
+
+def _product_over_classes(series: Float[Tensor, "B K J"]) -> Float[Tensor, "B J"]:
+    while series.shape[1] > 1:
+        last = series[:, -1:] if series.shape[1] % 2 else series[:, :0]
+        even = series.shape[1] // 2 * 2
+        series = torch.cat([_truncated_product(series[:, 0:even:2], series[:, 1:even:2]), last], 1)
+    return series[:, 0]
+
+
+def _truncated_product(left: Float[Tensor, "B K J"], right: Float[Tensor, "B K J"]) -> Float[Tensor, "B K J"]:
+    length = left.shape[-1]
+    padded = torch.nn.functional.pad(right, (length - 1, 0))
+    # Row j of the Toeplitz view holds 0, .., right[0], .., right[j]; reversed, it lines up with left[0] .. left[j].
+    return (padded.unfold(-1, length, 1) @ left.flip(-1).unsqueeze(-1)).squeeze(-1)

@@ -1,0 +1,80 @@
+"""What an objective is, and how objectives add up."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from jaxtyping import Float
+from torch import Tensor
+
+from opu.dirichlet import Dirichlet
+
+
+@runtime_checkable
+class Objective(Protocol):
+    """How far each Dirichlet is from its particles; smaller is closer."""
+
+    def __call__(self, x: Tensor, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]: ...
+
+
+class BaseObjective(ABC):
+    """An objective with arithmetic: ``0.1 * ForwardKL() + 10 * ExactMMD()`` is an objective too.
+
+    One that must learn (the critic of the earth mover's distance) keeps its networks and optimiser here and names them
+    in ``state_dict``; it learns only while gradients are enabled, so that evaluating it leaves it as it was.
+    """
+
+    @abstractmethod
+    def __call__(self, x: Tensor, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
+        """One value per input."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint must keep; nothing, unless the objective learns."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what ``state_dict`` gave."""
+
+    def __add__(self, other: Objective) -> "WeightedSum":
+        return WeightedSum([*_terms(self), *_terms(other)])
+
+    def __rmul__(self, weight: float) -> "WeightedSum":
+        return WeightedSum([(weight * w, term) for w, term in _terms(self)])
+
+    def __repr__(self) -> str:
+        return type(self).__name__
+
+
+class WeightedSum(BaseObjective):
+    """A sum of objectives, each with a positive weight."""
+
+    def __init__(self, terms: list[tuple[float, Objective]]) -> None:
+        for weight, term in terms:
+            if not weight > 0:
+                raise ValueError(f"the weight of an objective must be positive; got {weight} for {term!r}.")
+        self.terms = terms
+
+    def __call__(self, x: Tensor, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
+        """The weighted sum of the terms' values."""
+        weight, first = self.terms[0]
+        total = weight * first(x, log_particles, q)
+        for weight, term in self.terms[1:]:
+            total = total + weight * term(x, log_particles, q)
+        return total
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of every term that has one, by position."""
+        states = {str(i): getattr(term, "state_dict", dict)() for i, (_, term) in enumerate(self.terms)}
+        return {position: state for position, state in states.items() if state}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what ``state_dict`` gave."""
+        for position, part in state.items():
+            self.terms[int(position)][1].load_state_dict(part)  # type: ignore[attr-defined]
+
+    def __repr__(self) -> str:
+        return " + ".join(f"{weight:g} * {term!r}" for weight, term in self.terms)
+
+
+def _terms(objective: Objective) -> list[tuple[float, Objective]]:
+    return objective.terms if isinstance(objective, WeightedSum) else [(1.0, objective)]

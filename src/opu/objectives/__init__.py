@@ -1,0 +1,56 @@
+"""How far a student's answer is from its teacher's particles: objects, and names for them.
+
+``parse("0.1*kl + 10*mmd")`` is ``0.1 * ForwardKL() + 10 * ExactMMD()``.
+"""
+
+from collections.abc import Callable
+
+from opu.kernels import Exponential, Polynomial
+from opu.objectives.base import BaseObjective, Objective, WeightedSum
+from opu.objectives.emd import Critic, CriticEMD
+from opu.objectives.exact_mmd import ExactMMD, squared_mmd_between
+from opu.objectives.kl import ForwardKL
+from opu.objectives.sampled_mmd import SampledMMD
+from opu.objectives.sinkhorn import Sinkhorn
+
+__all__ = [
+    "NAMES",
+    "BaseObjective",
+    "Critic",
+    "CriticEMD",
+    "ExactMMD",
+    "ForwardKL",
+    "Objective",
+    "SampledMMD",
+    "Sinkhorn",
+    "WeightedSum",
+    "parse",
+    "squared_mmd_between",
+]
+
+NAMES: dict[str, Callable[[], BaseObjective]] = {
+    "kl": ForwardKL,
+    "mmd": lambda: ExactMMD(Exponential()),
+    "mmd_polynomial": lambda: ExactMMD(0.5 * Polynomial(3) + 0.5 * Polynomial(4)),
+    "mmd_sampled": SampledMMD,
+    "emd": CriticEMD,
+    "sinkhorn": Sinkhorn,
+}
+
+
+def parse(text: str) -> WeightedSum:
+    """The objective that a sum such as ``"0.1*kl + 10*mmd"`` names."""
+    return WeightedSum([_term(part) for part in text.split("+")])
+
+
+def _term(text: str) -> tuple[float, BaseObjective]:
+    weight, star, name = text.rpartition("*")
+    name = name.strip()
+    if name not in NAMES:
+        raise ValueError(
+            f"an objective is a sum such as '0.1*kl + 10*mmd' over the names {', '.join(NAMES)}; got {name!r} in {text!r}."
+        )
+    try:
+        return float(weight) if star else 1.0, NAMES[name]()
+    except ValueError:
+        raise ValueError(f"the weight before '*' must be a number; got {weight.strip()!r} in {text!r}.") from None

@@ -1,0 +1,74 @@
+"""The public doors: what comes in from users is checked here once, and every complaint is one sentence."""
+
+import torch
+from torch import Tensor
+
+
+def check_inputs(x: Tensor, what: str = "inputs") -> None:
+    """Refuse inputs that are empty or not finite."""
+    if x.ndim < 2 or x.numel() == 0:
+        raise ValueError(
+            f"{what} must be a batch with at least one row and one feature; got shape {tuple(x.shape)}. "
+            "A single example needs a leading axis: x.unsqueeze(0)."
+        )
+    if x.is_floating_point() and not bool(torch.isfinite(x).all()):
+        bad = (~torch.isfinite(x.flatten(1))).any(1)
+        raise ValueError(
+            f"{what} must be finite; got NaN or infinite features in {int(bad.sum())} of {len(x)} rows, the first at row "
+            f"{int(bad.nonzero()[0])}. Impute or drop those rows."
+        )
+
+
+def check_particles(log_particles: Tensor, num_rows: int | None = None, num_classes: int | None = None) -> None:
+    """Refuse particles that are not log-probabilities of shape ``(S, B, K)``."""
+    if not isinstance(log_particles, Tensor):
+        raise ValueError(
+            f"a teacher must return a tensor of log-probabilities of shape (S, B, K); got {type(log_particles).__name__}."
+        )
+    shape = tuple(log_particles.shape)
+    if log_particles.ndim != 3 or 0 in shape:
+        raise ValueError(
+            f"particles must have three axes (S, B, K): samples, batch, classes; got shape {shape}. For two classes, "
+            "stack the probabilities of both on a last axis."
+        )
+    if shape[2] < 2:
+        raise ValueError(
+            f"particles need at least two classes on their last axis; got shape {shape}. For a binary classifier with "
+            "probability p, stack [1 - p, p]."
+        )
+    if num_rows is not None and shape[1] != num_rows:
+        raise ValueError(
+            f"particles must have one column for each of the {num_rows} inputs on their second axis; got shape {shape}. "
+            "The axes are (samples, batch, classes)."
+        )
+    if num_classes is not None and shape[2] != num_classes:
+        raise ValueError(
+            f"the student answers for {num_classes} classes but the teacher gives particles for {shape[2]}; build the "
+            f"student with num_classes={shape[2]}."
+        )
+    if bool(torch.isnan(log_particles).any()) or bool((log_particles == torch.inf).any()):
+        raise ValueError("particles must not be NaN or infinite; got some that are. Check the teacher on these inputs.")
+    totals = log_particles.double().logsumexp(-1)
+    low, high = float(totals.min()), float(totals.max())
+    if low < -1e-2 or high > 1e-2:
+        sums = log_particles.double().sum(-1)
+        if float(log_particles.min()) >= 0 and float((sums - 1).abs().max()) < 1e-2:
+            raise ValueError(
+                "particles travel as log-probabilities; got plain probabilities (rows that sum to 1). Return p.log(), or "
+                'wrap the callable: opu.teachers.Function(f, outputs="probabilities").'
+            )
+        raise ValueError(
+            "particles must be log-probabilities, whose exponentials sum to 1; got rows that sum to "
+            f"{torch.tensor(low).exp():.3g} .. {torch.tensor(high).exp():.3g}. If these are logits, apply log_softmax, or "
+            'wrap the callable: opu.teachers.Function(f, outputs="logits").'
+        )
+
+
+def check_randomness(log_particles: Tensor) -> None:
+    """Refuse a teacher whose particles are all the same."""
+    if len(log_particles) > 1 and bool((log_particles == log_particles[:1]).all()):
+        raise ValueError(
+            f"a teacher must be random, but its {len(log_particles)} particles are identical. Dropout that is called as a "
+            "function inside forward() cannot be switched on from outside: make it a layer (torch.nn.Dropout), and check "
+            "that its rate is not 0."
+        )

@@ -1,0 +1,121 @@
+"""The earth mover's distance by a critic that sees the input, as in the paper."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from opu.dirichlet import Dirichlet
+from opu.objectives.base import BaseObjective
+
+
+class Critic(nn.Module):
+    """One critic for every input: NN1 reads ``x``, NN2 reads a point on the simplex, NN3 reads both.
+
+    The first layer of NN3 is kept as two blocks, one for each half of what it reads, so that NN1's half is computed once
+    for an input and not once for every particle.
+    """
+
+    def __init__(self, num_features: int, num_classes: int, hidden: int = 256, x_net: nn.Module | None = None) -> None:
+        super().__init__()
+        self.on_x = x_net or nn.Sequential(nn.Flatten(), nn.Linear(num_features, hidden), nn.ReLU())
+        self.on_point = nn.Sequential(nn.Linear(num_classes, hidden), nn.ReLU())
+        self.mix_x = nn.Linear(hidden, hidden)
+        self.mix_point = nn.Linear(hidden, hidden, bias=False)
+        self.score = nn.Sequential(nn.ReLU(), nn.Linear(hidden, 1))
+
+    def forward(self, x: Tensor, points: Float[Tensor, "S B K"]) -> Float[Tensor, "S B"]:
+        """The critic's score of each point."""
+        hidden: Tensor = self.mix_x(self.on_x(x)) + self.mix_point(self.on_point(points))
+        score: Tensor = self.score(hidden)
+        return score.squeeze(-1)
+
+
+class CriticEMD(BaseObjective):
+    r"""Kantorovich-Rubinstein estimate :math:`E_{p_x}\psi(\pi; x) - E_{q_x}\psi(\pi; x)` with a learned critic.
+
+    The critic and its Adam are built at the first call, when the shapes are known. While gradients are enabled, each
+    call first trains the critic for ``critic_steps`` steps with a gradient penalty. The penalty looks at the gradient
+    along the simplex only: the direction out of it changes no distance between distributions.
+
+    Args:
+        critic_steps: Inner iterations for each step of the student.
+        penalty: Weight of the gradient penalty.
+        learning_rate: Of the critic's Adam.
+        num_samples: Draws from the student; as many as there are particles unless given.
+        hidden: Width of the critic.
+    """
+
+    def __init__(
+        self,
+        critic_steps: int = 5,
+        penalty: float = 10.0,
+        learning_rate: float = 1e-3,
+        num_samples: int | None = None,
+        hidden: int = 256,
+    ) -> None:
+        self.critic_steps, self.penalty, self.learning_rate = critic_steps, penalty, learning_rate
+        self.num_samples, self.hidden = num_samples, hidden
+        self.critic: Critic | None = None
+        self.optimizer: torch.optim.Optimizer | None = None
+        self._shape: tuple[int, int] | None = None
+
+    def __call__(self, x: Tensor, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
+        """One value per input; trains the critic first where gradients are enabled."""
+        particles = log_particles.detach().exp().to(q.mean)
+        num_samples = self.num_samples or len(particles)
+        critic = self._ready(x[0].numel(), q.num_classes, q.mean)
+        x = x.to(q.mean)
+        if torch.is_grad_enabled():
+            self._train_critic(critic, x, particles, q.detach(), num_samples)
+        critic.requires_grad_(False)
+        gap: Tensor = critic(x, particles).mean(0) - critic(x, q.rsample(num_samples)).mean(0)
+        critic.requires_grad_(True)
+        return gap
+
+    def _ready(self, num_features: int, num_classes: int, like: Tensor) -> Critic:
+        if self.critic is None:
+            self._shape = (num_features, num_classes)
+            self.critic = Critic(num_features, num_classes, self.hidden).to(like)
+            self.optimizer = torch.optim.Adam(self.critic.parameters(), self.learning_rate, betas=(0.5, 0.9))
+        return self.critic
+
+    def _train_critic(self, critic: Critic, x: Tensor, particles: Tensor, q: Dirichlet, num_samples: int) -> None:
+        assert self.optimizer is not None
+        for _ in range(self.critic_steps):
+            samples = q.rsample(num_samples)
+            gap = critic(x, particles).mean() - critic(x, samples).mean()
+            loss = self.penalty * _gradient_penalty(critic, x, particles, samples) - gap
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The critic, its optimiser and the shapes they were built for."""
+        if self.critic is None or self.optimizer is None or self._shape is None:
+            return {}
+        weights = self.critic.state_dict()
+        return {"shape": list(self._shape), "critic": dict(weights), "optimizer": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what ``state_dict`` gave."""
+        if state:
+            critic = self._ready(*state["shape"], next(iter(state["critic"].values())))
+            critic.load_state_dict(state["critic"])
+            assert self.optimizer is not None
+            self.optimizer.load_state_dict(state["optimizer"])
+
+    def __repr__(self) -> str:
+        return f"CriticEMD(critic_steps={self.critic_steps}, penalty={self.penalty:g})"
+
+
+def _gradient_penalty(critic: Critic, x: Tensor, particles: Tensor, samples: Tensor) -> Tensor:
+    count = min(len(particles), len(samples))
+    mix = torch.rand_like(particles[:count, :, :1])
+    between = (mix * particles[:count] + (1 - mix) * samples[:count]).requires_grad_()
+    (gradient,) = torch.autograd.grad(critic(x, between).sum(), between, create_graph=True)
+    along_simplex = gradient - gradient.mean(-1, keepdim=True)
+    length: Tensor = (along_simplex.square().sum(-1) + 1e-12).sqrt()
+    return (length - 1).square().mean()

@@ -1,0 +1,10 @@
+"""Bayesian classifiers as sources of particles: ``teacher(x, num_particles) -> (S, B, K)`` log-probabilities."""
+
+from opu.teachers.base import Teacher
+from opu.teachers.ensemble import Ensemble
+from opu.teachers.function import Function
+from opu.teachers.mc_dropout import MCDropout
+from opu.teachers.particle_bank import ParticleBank
+from opu.teachers.weight_samples import WeightSamples
+
+__all__ = ["Ensemble", "Function", "MCDropout", "ParticleBank", "Teacher", "WeightSamples"]

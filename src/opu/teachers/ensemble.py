@@ -1,0 +1,32 @@
+"""A deep ensemble: a few networks trained apart, each one a particle."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from opu.teachers.base import Outputs, choose, device_of, evaluating, to_log_probabilities
+
+
+class Ensemble:
+    """A list of classifiers, of any architectures, as a teacher.
+
+    Args:
+        members: The networks; they are not changed.
+        outputs: What they give.
+    """
+
+    def __init__(self, members: Sequence[nn.Module], *, outputs: Outputs = "logits") -> None:
+        if len(members) < 2:
+            raise ValueError(f"an ensemble needs at least two members; got {len(members)}.")
+        self.members, self.outputs = list(members), outputs
+
+    def __call__(self, x: Tensor, num_particles: int) -> Float[Tensor, "S B K"]:
+        """Log-probabilities of a random choice of the members, or of all of them."""
+        chosen = [self.members[i] for i in choose(len(self.members), num_particles)]
+        return torch.stack([self._answer(member, x) for member in chosen])
+
+    def _answer(self, member: nn.Module, x: Tensor) -> Tensor:
+        with evaluating(member):
+            return to_log_probabilities(member(x.to(device_of(member, x))).float(), self.outputs)

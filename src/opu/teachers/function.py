@@ -1,0 +1,32 @@
+"""Any function that gives posterior samples of class probabilities."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from opu.checks import check_particles
+from opu.teachers.base import Outputs, to_log_probabilities
+
+
+class Function:
+    """Any callable ``f(x, num_particles)`` as a teacher; its answer may be a tensor or a numpy array ``(S, B, K)``.
+
+    Args:
+        function: The callable.
+        outputs: What it gives.
+    """
+
+    def __init__(self, function: Callable[[Tensor, int], Any], *, outputs: Outputs = "log_probabilities") -> None:
+        self.function, self.outputs = function, outputs
+
+    def __call__(self, x: Tensor, num_particles: int) -> Float[Tensor, "S B K"]:
+        """Log-probabilities, checked."""
+        with torch.no_grad():
+            values = torch.as_tensor(self.function(x, num_particles))
+        if values.ndim == 3 and self.outputs != "log_probabilities":
+            values = to_log_probabilities(values, self.outputs)
+        check_particles(values, num_rows=len(x))
+        return values.to(x.device)

@@ -1,0 +1,184 @@
+"""Particles that already exist: an array of posterior samples, in memory or in a file of any size."""
+
+import zipfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from safetensors import safe_open
+from torch import Tensor
+
+from opu.checks import check_particles
+from opu.teachers.base import Outputs, choose, to_log_probabilities
+
+_ROWS_AT_ONCE = 4096
+
+
+class ParticleBank:
+    """Stored posterior samples of class probabilities, as a teacher for the inputs they belong to.
+
+    A PyMC, Stan or NumPyro user needs nothing else: draw the posterior predictive probabilities for some inputs, save
+    them as ``(S, N, K)``, and distil. Files are memory-mapped, so a bank may be larger than memory.
+
+    Args:
+        particles: A tensor or array ``(S, N, K)``, or the path of a ``.npy``, ``.npz`` or ``.safetensors`` file.
+        inputs: The ``N`` inputs, in the same order. :func:`opu.distill` fills them in with its own where they are left out.
+        outputs: What the values are.
+        key: Which array of an ``.npz`` or ``.safetensors`` file, where it holds several.
+        floor: Probabilities below it are raised to it, since an exact 0 has no logarithm.
+    """
+
+    only_known_inputs = True
+
+    def __init__(
+        self,
+        particles: Tensor | NDArray[Any] | str | Path,
+        inputs: Tensor | NDArray[Any] | None = None,
+        *,
+        outputs: Outputs = "probabilities",
+        key: str | None = None,
+        floor: float = 1e-12,
+    ) -> None:
+        self.outputs, self.floor = outputs, floor
+        self._array = _open(Path(particles), key) if isinstance(particles, str | Path) else _as_array(particles)
+        self._check_all()
+        self._row_of: dict[bytes, int] | None = None
+        if inputs is not None:
+            self._index([torch.as_tensor(inputs)])
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(S, N, K)."""
+        samples, rows, classes = self._array.shape
+        return samples, rows, classes
+
+    def aligned_with(self, batches: Iterable[Tensor]) -> "ParticleBank":
+        """The same bank, its particles taken to belong to these inputs in order, unless it knows its inputs already."""
+        if self._row_of is None:
+            self._index(batches)
+        return self
+
+    def __call__(self, x: Tensor, num_particles: int) -> Float[Tensor, "S B K"]:
+        """The stored particles of these inputs: all of them, or a random choice of the samples."""
+        if self._row_of is None:
+            raise ValueError("this bank does not know its inputs; give them: ParticleBank(particles, inputs).")
+        rows = [self._row_of.get(key, -1) for key in _keys(x)]
+        unknown = rows.count(-1)
+        if unknown:
+            raise ValueError(
+                f"a bank holds particles for its own {self.shape[1]} inputs only; {unknown} of {len(x)} inputs are others. "
+                "Pass the inputs it was made for, unchanged, and broaden=None."
+            )
+        samples = choose(self.shape[0], num_particles).numpy()
+        values = torch.from_numpy(np.ascontiguousarray(self._array[np.ix_(samples, rows)]))
+        return to_log_probabilities(values, self.outputs, self.floor).to(x.device)
+
+    def _index(self, batches: Iterable[Tensor]) -> None:
+        self._row_of, count = {}, 0
+        for batch in batches:
+            for offset, key in enumerate(_keys(batch)):
+                self._row_of[key] = count + offset
+            count += len(batch)
+        if count != self.shape[1]:
+            self._row_of = None
+            raise ValueError(
+                f"a bank needs one input for each column of particles; got {count} inputs for particles of shape "
+                f"{self.shape}, whose axes are (samples, inputs, classes)."
+            )
+
+    def _check_all(self) -> None:
+        if self._array.ndim != 3:
+            check_particles(torch.empty(self._array.shape))
+        for start in range(0, max(1, self._array.shape[1]), _ROWS_AT_ONCE):
+            part = torch.from_numpy(np.array(self._array[:, start : start + _ROWS_AT_ONCE]))
+            if not bool(torch.isfinite(part).all()) and self.outputs != "log_probabilities":
+                raise ValueError("particles must be finite; got NaN or infinite values. Check the sampler that made them.")
+            if part.numel():
+                part = to_log_probabilities(part, self.outputs, self.floor)
+            check_particles(part)
+
+
+def _keys(batch: Tensor) -> list[bytes]:
+    # An input is recognised by its bytes in float32, so that a trip to a device and back does not matter.
+    rows = batch.detach().to("cpu", torch.float32).flatten(1).contiguous().numpy()
+    return [row.tobytes() for row in rows]
+
+
+def _as_array(values: Tensor | NDArray[Any]) -> NDArray[Any]:
+    array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    if array.dtype.kind not in "fiu":
+        raise ValueError(f"particles must be numbers; got an array of type {array.dtype}.")
+    return array if array.dtype.kind == "f" else array.astype(np.float32)
+
+
+def _open(path: Path, key: str | None) -> Any:
+    readers: dict[str, Callable[[Path, str | None], Any]] = {
+        ".npy": lambda p, _: np.load(p, mmap_mode="r", allow_pickle=False),
+        ".npz": _open_npz,
+        ".safetensors": _open_safetensors,
+    }
+    if path.suffix not in readers:
+        raise ValueError(f"a bank is read from a file that ends in {', '.join(readers)}; got {path.name!r}.")
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}; give the path of the saved particles.")
+    try:
+        return readers[path.suffix](path, key)
+    except ValueError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{path} could not be read as {path.suffix}: {error}. It may be cut short; save it again.") from error
+
+
+def _pick(path: Path, names: list[str], key: str | None) -> str:
+    if key is None and len(names) == 1:
+        return names[0]
+    if key not in names:
+        raise ValueError(f"{path.name} holds the arrays {', '.join(sorted(names))}; say which one with key=, got {key!r}.")
+    return key
+
+
+def _open_npz(path: Path, key: str | None) -> NDArray[Any]:
+    with zipfile.ZipFile(path) as archive:
+        name = _pick(path, [n.removesuffix(".npy") for n in archive.namelist()], key)
+        member = archive.getinfo(f"{name}.npy")
+        if member.compress_type != zipfile.ZIP_STORED:
+            with archive.open(member) as stream:
+                compressed: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
+            return compressed
+        # Stored without compression, the array lies in the archive as it is, and can be mapped where it begins.
+        with archive.open(member) as stream:
+            version = np.lib.format.read_magic(stream)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, fortran, dtype = read(stream)
+            header = stream.tell()
+    with path.open("rb") as raw:
+        raw.seek(member.header_offset + 26)
+        lengths = np.frombuffer(raw.read(4), dtype="<u2")
+    offset = member.header_offset + 30 + int(lengths.sum()) + header
+    return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape, order="F" if fortran else "C")
+
+
+class _SafetensorsArray:
+    """A tensor in a file, read slice by slice."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self._slice = safe_open(path, framework="np").get_slice(name)
+        self.shape = tuple(self._slice.get_shape())
+        self.ndim = len(self.shape)
+
+    def __getitem__(self, index: Any) -> NDArray[Any]:
+        if len(index) == 2 and isinstance(index[0], slice):
+            part: NDArray[Any] = self._slice[:, index[1]]
+            return part
+        samples, rows = index[0].ravel(), index[1].ravel()
+        return np.stack([self._slice[int(s)][rows] for s in samples])
+
+
+def _open_safetensors(path: Path, key: str | None) -> _SafetensorsArray:
+    with safe_open(path, framework="np") as file:
+        name = _pick(path, list(file.keys()), key)
+    return _SafetensorsArray(path, name)

@@ -1,0 +1,70 @@
+r"""Links from the precision network's output :math:`z` to the log-precision :math:`g = \log\alpha_0`."""
+
+import re
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Exp:
+    """``alpha_0 = e^z``: the paper's. Nothing keeps the precision from running away off the data."""
+
+    def __call__(self, z: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
+        """The log-precision."""
+        return z
+
+    def __str__(self) -> str:
+        return "exp"
+
+
+@dataclass(frozen=True)
+class Softplus:
+    """``alpha_0 = log(1 + e^z)``: that of the authors' scripts."""
+
+    def __call__(self, z: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
+        """The log-precision."""
+        # log(softplus(z)) tends to z - e^z/2; below -15 the difference is lost in float32 but the logarithm is not safe.
+        safe = z.clamp(min=-15)
+        return torch.where(z < -15, z, torch.nn.functional.softplus(safe).log())
+
+    def __str__(self) -> str:
+        return "softplus"
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """``log alpha_0`` between two bounds, by a sigmoid: our default. Precision cannot explode or vanish off the data."""
+
+    low: float = -2.0
+    high: float = 7.0
+
+    def __post_init__(self) -> None:
+        if not self.low < self.high:
+            raise ValueError(f"the bounds of a link must rise; got {self.low} and {self.high}.")
+
+    def __call__(self, z: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
+        """The log-precision."""
+        return self.low + (self.high - self.low) * torch.sigmoid(z)
+
+    def __str__(self) -> str:
+        return f"bounded({self.low:g}, {self.high:g})"
+
+
+Link = Exp | Softplus | Bounded
+
+
+def parse_link(link: Link | str) -> Link:
+    """A link from its name: ``exp``, ``softplus``, ``bounded`` or ``bounded(low, high)``."""
+    if not isinstance(link, str):
+        return link
+    plain: dict[str, Link] = {"exp": Exp(), "softplus": Softplus(), "bounded": Bounded()}
+    if link in plain:
+        return plain[link]
+    number = r"([-+]?[0-9.]+(?:e[-+]?[0-9]+)?)"
+    match = re.fullmatch(rf"bounded\(\s*{number}\s*,\s*{number}\s*\)", link)
+    if match is None:
+        raise ValueError(f"a link is exp, softplus, bounded or bounded(low, high); got {link!r}.")
+    return Bounded(float(match[1]), float(match[2]))

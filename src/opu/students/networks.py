@@ -1,0 +1,159 @@
+"""The architectures of the paper, and any backbone of the user's."""
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from opu.students.links import Link, parse_link
+from opu.students.student import Student
+
+
+def mlp(
+    num_features: int,
+    num_classes: int,
+    hidden: Sequence[int] = (400, 400),
+    *,
+    shared_trunk: bool = False,
+    link: Link | str = "bounded",
+) -> Student:
+    """A student of fully connected layers with ReLU; inputs of any shape are flattened.
+
+    Args:
+        num_features: Numbers per input: 784 for 28 x 28 images.
+        num_classes: K.
+        hidden: Widths of the hidden layers; the paper's are 400 and 400.
+        shared_trunk: One trunk with two heads instead of two networks.
+        link: See :class:`Student`.
+    """
+    _positive(num_features=num_features, num_classes=num_classes)
+    recipe = {
+        "architecture": "mlp",
+        "num_features": num_features,
+        "num_classes": num_classes,
+        "hidden": list(hidden),
+        "shared_trunk": shared_trunk,
+        "link": str(parse_link(link)),
+    }
+    width = hidden[-1] if hidden else num_features
+    if shared_trunk:
+        trunk = _layers(num_features, hidden)
+        return Student(nn.Linear(width, num_classes), nn.Linear(width, 1), trunk=trunk, link=link, recipe=recipe)
+    mean_net = _layers(num_features, hidden).append(nn.Linear(width, num_classes))
+    precision_net = _layers(num_features, hidden).append(nn.Linear(width, 1))
+    return Student(mean_net, precision_net, link=link, recipe=recipe)
+
+
+def lenet(
+    num_classes: int,
+    image_shape: tuple[int, int, int] = (1, 28, 28),
+    channels: tuple[int, int] = (20, 50),
+    hidden: int = 500,
+    *,
+    shared_trunk: bool = False,
+    link: Link | str = "bounded",
+) -> Student:
+    """A student of two 5 x 5 convolutions with pooling and one hidden layer: 20 and 50 channels in the paper.
+
+    Args:
+        num_classes: K.
+        image_shape: Channels, height, width.
+        channels: Of the two convolutions.
+        hidden: Width of the hidden layer.
+        shared_trunk: One trunk with two heads instead of two networks.
+        link: See :class:`Student`.
+    """
+    _positive(num_classes=num_classes)
+    if min(image_shape[1:]) < 16:
+        raise ValueError(f"lenet needs images of at least 16 x 16; got {image_shape[1]} x {image_shape[2]}. Use mlp.")
+    recipe = {
+        "architecture": "lenet",
+        "num_classes": num_classes,
+        "image_shape": list(image_shape),
+        "channels": list(channels),
+        "hidden": hidden,
+        "shared_trunk": shared_trunk,
+        "link": str(parse_link(link)),
+    }
+    if shared_trunk:
+        trunk = _convolutions(image_shape, channels, hidden)
+        return Student(nn.Linear(hidden, num_classes), nn.Linear(hidden, 1), trunk=trunk, link=link, recipe=recipe)
+    mean_net = _convolutions(image_shape, channels, hidden).append(nn.Linear(hidden, num_classes))
+    precision_net = _convolutions(image_shape, channels, hidden).append(nn.Linear(hidden, 1))
+    return Student(mean_net, precision_net, link=link, recipe=recipe)
+
+
+def from_backbone(
+    trunk: nn.Module,
+    num_features: int,
+    num_classes: int,
+    *,
+    shared_trunk: bool = True,
+    link: Link | str = "bounded",
+) -> Student:
+    """A student on a network of the user's, with linear heads.
+
+    Args:
+        trunk: From inputs to features, ``(B, num_features)`` once flattened.
+        num_features: How many features the trunk gives.
+        num_classes: K.
+        shared_trunk: Both heads on one trunk; otherwise the precision gets a copy of the trunk of its own.
+        link: See :class:`Student`.
+    """
+    _positive(num_features=num_features, num_classes=num_classes)
+    recipe = {
+        "architecture": "from_backbone",
+        "num_features": num_features,
+        "num_classes": num_classes,
+        "shared_trunk": shared_trunk,
+        "link": str(parse_link(link)),
+    }
+    mean_head, precision_head = nn.Linear(num_features, num_classes), nn.Linear(num_features, 1)
+    if shared_trunk:
+        return Student(mean_head, precision_head, trunk=trunk, link=link, recipe=recipe)
+    mean_net = nn.Sequential(trunk, nn.Flatten(), mean_head)
+    precision_net = nn.Sequential(copy.deepcopy(trunk), nn.Flatten(), precision_head)
+    return Student(mean_net, precision_net, link=link, recipe=recipe)
+
+
+def _layers(num_features: int, hidden: Sequence[int]) -> nn.Sequential:
+    widths = [num_features, *hidden]
+    layers: list[nn.Module] = [nn.Flatten()]
+    for below, above in zip(widths[:-1], widths[1:], strict=True):
+        layers += [nn.Linear(below, above), nn.ReLU()]
+    return nn.Sequential(*layers)
+
+
+def _convolutions(image_shape: tuple[int, int, int], channels: tuple[int, int], hidden: int) -> nn.Sequential:
+    depth, height, width = image_shape
+    convolutions = nn.Sequential(
+        _AsImages(image_shape),
+        nn.Conv2d(depth, channels[0], 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(channels[0], channels[1], 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+    )
+    left = [((side - 4) // 2 - 4) // 2 for side in (height, width)]
+    return convolutions.append(nn.Linear(channels[1] * left[0] * left[1], hidden)).append(nn.ReLU())
+
+
+class _AsImages(nn.Module):
+    """Rows of pixels, or images with or without an axis of channels, as ``(B, C, H, W)``."""
+
+    def __init__(self, image_shape: tuple[int, int, int]) -> None:
+        super().__init__()
+        self.image_shape = tuple(image_shape)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(len(x), *self.image_shape)
+
+
+def _positive(**numbers: int) -> None:
+    for name, number in numbers.items():
+        smallest = 2 if name == "num_classes" else 1
+        if number < smallest:
+            raise ValueError(f"{name} must be at least {smallest}; got {number}.")

@@ -1,0 +1,95 @@
+"""A student: a network that answers every input with a Dirichlet."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from opu.dirichlet import Dirichlet
+from opu.novelty import Novelty
+from opu.students.links import Link, parse_link
+
+
+class Student(nn.Module):
+    """Mean and precision, from two networks or from one trunk with two heads.
+
+    ``student(x)`` is one pass. The mean network gives logits, the precision network one number for each input, which
+    the link turns into a log-precision. With a shared trunk, both read the trunk's features.
+
+    Args:
+        mean_net: From inputs (or the trunk's features) to ``K`` logits: the paper's prediction model.
+        precision_net: From inputs (or the trunk's features) to one number: the paper's concentration model.
+        trunk: Shared by both where it is given.
+        link: ``exp``, ``softplus``, ``bounded(low, high)``, or a link object.
+        recipe: How to build this architecture again; :func:`opu.load` needs it.
+    """
+
+    def __init__(
+        self,
+        mean_net: nn.Module,
+        precision_net: nn.Module,
+        *,
+        trunk: nn.Module | None = None,
+        link: Link | str = "bounded",
+        recipe: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.trunk, self.mean_net, self.precision_net = trunk, mean_net, precision_net
+        self.link = parse_link(link)
+        self.recipe = recipe
+        self.novelty: Novelty | None = None
+
+    def forward(self, x: Tensor) -> Dirichlet:
+        """One Dirichlet for each row of ``x``."""
+        features = x if self.trunk is None else self.trunk(x).flatten(1)
+        z = self.precision_net(features).squeeze(-1)
+        # Under autocast the heads may answer in half precision, which a log-precision of 7 does not survive.
+        return Dirichlet.from_logits(_at_least_float32(self.mean_net(features)), self.link(_at_least_float32(z)))
+
+    def mean_parameters(self) -> Iterator[nn.Parameter]:
+        """What the mean depends on."""
+        return _parameters(self.trunk, self.mean_net)
+
+    def precision_parameters(self) -> Iterator[nn.Parameter]:
+        """What the precision depends on."""
+        return _parameters(self.trunk, self.precision_net)
+
+    def start_mean_from(self, teacher: Any) -> "Student":
+        """Start the mean network from the teacher's averaged weights, as the paper does (appendix on sampling).
+
+        Tensors are matched in order, so the architectures must agree but names need not; dropout has no weights.
+        """
+        if not hasattr(teacher, "average_weights"):
+            raise ValueError(
+                "the mean network can start from a teacher over weights (MCDropout, WeightSamples); "
+                f"{type(teacher).__name__} has no average_weights()."
+            )
+        source = [w for w in teacher.average_weights().values() if w.is_floating_point()]
+        path = nn.ModuleList([m for m in (self.trunk, self.mean_net) if m is not None])
+        target = [w for w in path.state_dict().values() if w.is_floating_point()]
+        theirs, ours = [tuple(w.shape) for w in source], [tuple(w.shape) for w in target]
+        if theirs != ours:
+            raise ValueError(
+                f"the mean network must have the teacher's weight shapes to start from them; the teacher has {theirs}, the "
+                f"student {ours}. Build the student with the teacher's layer sizes."
+            )
+        for w, start in zip(target, source, strict=True):
+            w.copy_(start)
+        return self
+
+    def save(self, folder: str | Path) -> None:
+        """Write ``config.json`` and ``model.safetensors`` into a folder; :func:`opu.load` reads them."""
+        from opu.students.store import save
+
+        save(self, Path(folder))
+
+
+def _parameters(*modules: nn.Module | None) -> Iterator[nn.Parameter]:
+    for module in modules:
+        if module is not None:
+            yield from module.parameters()
+
+
+def _at_least_float32(values: Tensor) -> Tensor:
+    return values if values.element_size() >= 4 else values.float()

@@ -1,0 +1,31 @@
+"""One-Pass Uncertainty: any Bayesian classifier becomes a network that gives its whole uncertainty in one pass.
+
+A teacher turns inputs into particles on the simplex, a student answers with one Dirichlet each, an objective says how
+far the two are apart, and :func:`distill` ties the three. Measures turn answers into scores.
+"""
+
+from opu import inputs, kernels, measures, objectives, students, teachers
+from opu._version import __version__
+from opu.dirichlet import Dirichlet, kl_divergence
+from opu.distill import calibrate, distill
+from opu.fit import maximum_likelihood, minimum_mmd
+from opu.novelty import Novelty
+from opu.students import load
+
+__all__ = [
+    "Dirichlet",
+    "Novelty",
+    "__version__",
+    "calibrate",
+    "distill",
+    "inputs",
+    "kernels",
+    "kl_divergence",
+    "load",
+    "maximum_likelihood",
+    "measures",
+    "minimum_mmd",
+    "objectives",
+    "students",
+    "teachers",
+]

@@ -18,13 +18,12 @@ Answer = Dirichlet | Float[Tensor, "S B K"]
 
 def mean(answer: Answer) -> Float[Tensor, "B K"]:
     """The predictive distribution: class probabilities."""
-    return answer.mean if isinstance(answer, Dirichlet) else _log_mean(answer).exp()
+    return answer.mean if isinstance(answer, Dirichlet) else _log_mean(answer).exp().to(answer.dtype)
 
 
 def predictive_entropy(answer: Answer) -> Float[Tensor, " B"]:
     """E: entropy of the predictive distribution."""
-    log_mean = _log_mean(answer).double()
-    return -(log_mean.exp() * log_mean).sum(-1).to(_dtype(answer))
+    return torch.special.entr(_log_mean(answer).double().exp()).sum(-1).to(_dtype(answer))
 
 
 def least_confidence(answer: Answer) -> Float[Tensor, " B"]:
@@ -51,8 +50,7 @@ def expected_entropy(answer: Answer) -> Float[Tensor, " B"]:
     """Mean entropy of the induced distribution's members: doubt that more training would not remove."""
     if isinstance(answer, Dirichlet):
         return answer.expected_entropy()
-    log_particles = answer.double()
-    return -(log_particles.exp() * log_particles).sum(-1).mean(0).to(_dtype(answer))
+    return torch.special.entr(answer.double().exp()).sum(-1).mean(0).to(_dtype(answer))
 
 
 def mutual_information(answer: Answer) -> Float[Tensor, " B"]:

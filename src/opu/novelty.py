@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from opu.dirichlet import Dirichlet
 
 MOST_QUANTILES = 2048
+FEWEST_INPUTS = 10
 
 
 class Novelty(nn.Module):
@@ -35,9 +36,9 @@ class Novelty(nn.Module):
     @classmethod
     def fit(cls, q: Dirichlet) -> "Novelty":
         """Calibrate on a student's answers to held-out ordinary inputs; ten is the least, some hundreds are good."""
-        if len(q) < 10:
+        if len(q) < FEWEST_INPUTS:
             raise ValueError(
-                f"novelty needs at least 10 held-out inputs to be calibrated, better some hundreds; got {len(q)}."
+                f"novelty needs at least {FEWEST_INPUTS} held-out inputs to be calibrated, better some hundreds; got {len(q)}."
             )
         q = q.detach()
         entropy, sharpness = _measures(q)

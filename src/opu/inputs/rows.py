@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from opu.checks import check_inputs
 
@@ -25,6 +25,10 @@ class Rows:
         if isinstance(self._source, Tensor):
             return self._source[index.to(self._source.device)]
         return torch.stack([_features(self._source[int(i)]) for i in index])
+
+    def subset(self, index: Tensor) -> "Rows":
+        """Some of the rows, by number, in this order."""
+        return Rows(self.take(index)) if isinstance(self._source, Tensor) else Rows(Subset(self._source, index.tolist()))  # type: ignore[arg-type]
 
     def batches(self, size: int = 1024) -> Iterator[Tensor]:
         """All rows in order, some at a time."""

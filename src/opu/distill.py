@@ -1,0 +1,244 @@
+"""The loop: a student learns to answer as its teacher's particles lie."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor, nn
+
+from opu import objectives
+from opu.checks import check_particles, check_randomness
+from opu.dirichlet import Dirichlet
+from opu.inputs import Rows, Transform, as_rows, default_transform
+from opu.novelty import FEWEST_INPUTS, Novelty
+from opu.objectives import Objective
+from opu.run_folder import NoFolder, RunFolder, random_state, restore_random_state
+from opu.teachers import ParticleBank, Teacher
+from opu.training import Distillation, HeldOut, Optimizers, Run, Schedule
+
+
+def distill(
+    teacher: Teacher,
+    student: nn.Module,
+    inputs: Any,
+    *,
+    objective: str | Objective = "0.1*kl + 10*mmd",
+    num_particles: int = 64,
+    broaden: Transform | Literal["auto"] | None = "auto",
+    broadened_fraction: float = 0.5,
+    epochs: int = 30,
+    batch_size: int = 128,
+    learning_rate: float = 1e-3,
+    schedule: Literal["cosine", "constant"] = "cosine",
+    optimizer: Optimizers | None = None,
+    updates: Literal["joint", "alternating"] = "joint",
+    bank: int | None = None,
+    held_out: Any = 0.1,
+    out: str | Path | None = None,
+    resume: bool = False,
+    checkpoint_every: int | None = None,
+    progress: bool = True,
+) -> Distillation:
+    """Fit a student to a teacher over inputs, features only. The defaults are the robust recipe.
+
+    Nothing is seeded here: seed torch first for a run that can be repeated. With ``out``, a run that was killed at any
+    moment goes on with ``resume=True`` and ends, on the CPU, with the same weights bit for bit.
+
+    Args:
+        teacher: Gives particles: ``teacher(x, num_particles) -> (S, B, K)`` log-probabilities.
+        student: Answers with a Dirichlet. It is trained in place, on the device where its weights are.
+        inputs: A tensor, an array, a dataset, a loader, or an iterable of batches; labels that come along are not read.
+        objective: A sum such as ``"0.1*kl + 10*mmd"``, or an objective object.
+        num_particles: Fresh particles for each input and step.
+        broaden: How to make inputs wider than the data; ``"auto"`` picks by shape (images, feature vectors) where the
+            teacher can label new inputs, ``None`` leaves the inputs alone.
+        broadened_fraction: Share of each batch that is broadened.
+        epochs: Passes over the inputs.
+        batch_size: Inputs per step.
+        learning_rate: At the start; with the cosine schedule it falls to 0.
+        schedule: Of the learning rate.
+        optimizer: Makes an optimiser from parameters; Adam unless given.
+        updates: All parameters together, or the mean's and the precision's in turn, as in the paper.
+        bank: Draw this many particles for each input once, and read them in every epoch, instead of fresh ones.
+        held_out: Share of the inputs kept for choosing the best epoch and for calibrating novelty, or such inputs
+            themselves. Inputs that the teacher was not trained on make honest p-values.
+        out: Folder for ``config.json``, ``log.jsonl`` and the checkpoint.
+        resume: Go on with the run in ``out``.
+        checkpoint_every: Steps between checkpoints; once an epoch unless given.
+        progress: Show a progress bar.
+    """
+    settings = {
+        "objective": objective if isinstance(objective, str) else repr(objective),
+        "num_particles": num_particles,
+        "broadened_fraction": 0.0 if broaden is None else broadened_fraction,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "learning_rate": learning_rate,
+        "schedule": schedule,
+        "updates": updates,
+        "bank": bank,
+    }
+    _check_settings(settings, resume, out)
+    objective = objectives.parse(objective) if isinstance(objective, str) else objective
+    groups = _parameter_groups(student, updates)
+    rows = as_rows(inputs)
+    teacher = _aligned(teacher, rows)
+    _check_agreement(teacher, student, rows)
+
+    folder = NoFolder() if out is None else RunFolder(Path(out), settings, resume=resume)
+    before = folder.checkpoint()
+    if before is not None:
+        # What follows draws random numbers, so it must begin as it did the first time.
+        restore_random_state(before["random_at_start"])
+    random_at_start = random_state()
+    rows, kept = _split(rows, held_out)
+    transform = _transform(broaden, teacher, rows)
+    if bank is not None:
+        teacher, rows, transform = _banked(teacher, rows, transform, bank)
+    plan = Schedule(len(rows), min(batch_size, len(rows)), epochs, learning_rate, schedule)
+    run = Run(student, objective, groups, optimizer, plan)
+    widen = _widener(transform, broadened_fraction)
+    kept = None if kept is None else kept.to(run.device)
+    judge = HeldOut(teacher, kept, widen if bank is None else lambda x: x, num_particles)
+
+    if before is None:
+        folder.save_checkpoint({**run.state(), "random_at_start": random_at_start})
+    else:
+        run.load(before)
+        restore_random_state(before["random"])
+        folder.rewind_log(run.step)
+    every = checkpoint_every or plan.steps_per_epoch
+    with _progress_bar(progress, plan.total_steps, run.step) as advance:
+        while run.step < plan.total_steps:
+            x = widen(rows.take(run.next_rows()).to(run.device))
+            with torch.no_grad():
+                log_particles = teacher(x, num_particles).to(run.device)
+            loss = run.learn(x, log_particles)
+            folder.log(step=run.step, epoch=run.epoch, loss=loss, learning_rate=plan.rate(run.step - 1))
+            if run.step % plan.steps_per_epoch == 0:
+                folder.log(step=run.step, epoch=run.epoch, held_out=run.judge(judge))
+            if run.step % every == 0:
+                folder.save_checkpoint({**run.state(), "random_at_start": random_at_start})
+            advance(loss)
+    result = run.finish()
+    if kept is not None and len(kept) >= FEWEST_INPUTS:
+        calibrate(student, kept)
+    return result
+
+
+@torch.no_grad()
+def calibrate(student: nn.Module, inputs: Tensor) -> Novelty:
+    """Calibrate a student's novelty score on ordinary inputs, best ones that its teacher was not trained on.
+
+    :func:`distill` does this with its held-out inputs; call it again with better ones where there are some.
+    """
+    student.eval()
+    parts = [student(part) for part in inputs.split(1024)]
+    q = Dirichlet(*(torch.cat(column) for column in zip(*((p.mean, p.log_precision, p.log_mean) for p in parts), strict=True)))
+    novelty = Novelty.fit(q)
+    student.novelty = novelty
+    return novelty
+
+
+def _check_settings(settings: dict[str, Any], resume: bool, out: str | Path | None) -> None:
+    for name in ("num_particles", "epochs", "batch_size", "bank"):
+        if settings[name] is not None and settings[name] < 1:
+            raise ValueError(f"{name} must be at least 1; got {settings[name]}.")
+    if not 0 <= settings["broadened_fraction"] <= 1:
+        raise ValueError(f"broadened_fraction must lie between 0 and 1; got {settings['broadened_fraction']}.")
+    for name, choices in (("schedule", ("cosine", "constant")), ("updates", ("joint", "alternating"))):
+        if settings[name] not in choices:
+            raise ValueError(f"{name} must be {' or '.join(choices)}; got {settings[name]!r}.")
+    if resume and out is None:
+        raise ValueError("resume needs the folder of the run to go on with; got out=None. Pass the folder as out=.")
+
+
+def _parameter_groups(student: nn.Module, updates: str) -> list[list[nn.Parameter]]:
+    if updates == "joint":
+        return [list(student.parameters())]
+    if not hasattr(student, "mean_parameters"):
+        raise ValueError(
+            "alternating updates need a student with mean_parameters() and precision_parameters(); "
+            f"{type(student).__name__} has none. Use updates='joint'."
+        )
+    return [list(student.mean_parameters()), list(student.precision_parameters())]  # type: ignore[operator]
+
+
+def _aligned(teacher: Teacher, rows: Rows) -> Teacher:
+    # A teacher that knows particles by row, and not how to make them, is told once which rows these are.
+    if hasattr(teacher, "aligned_with"):
+        aligned: Teacher = teacher.aligned_with(rows.batches())
+        return aligned
+    return teacher
+
+
+@torch.no_grad()
+def _check_agreement(teacher: Teacher, student: nn.Module, rows: Rows) -> None:
+    """Ask both about a few rows, with the random state put back, before anything is written or trained."""
+    device = next(student.parameters()).device
+    x = rows.take(torch.arange(min(len(rows), 8))).to(device)
+    state, mode = random_state(), student.training
+    student.eval()
+    try:
+        q = student(x)
+    except RuntimeError as error:
+        raise ValueError(f"the student cannot read inputs of shape {tuple(x.shape)}: {error}.") from error
+    student.train(mode)
+    log_particles = teacher(x, 4)
+    check_particles(log_particles, num_rows=len(x), num_classes=q.num_classes)
+    check_randomness(log_particles)
+    restore_random_state(state)
+
+
+def _split(rows: Rows, held_out: Any) -> tuple[Rows, Tensor | None]:
+    if not isinstance(held_out, float | int):
+        return rows, torch.cat(list(as_rows(held_out).batches()))
+    if not 0 <= held_out < 1:
+        raise ValueError(f"held_out must be a share of the inputs from 0 up to 1, or inputs; got {held_out}.")
+    count = int(held_out * len(rows))
+    if count == 0:
+        return rows, None
+    order = torch.randperm(len(rows))
+    return rows.subset(order[count:]), rows.take(order[:count])
+
+
+def _transform(broaden: Transform | str | None, teacher: Teacher, rows: Rows) -> Transform | None:
+    if isinstance(broaden, str):
+        if broaden != "auto":
+            raise ValueError(f"broaden must be 'auto', a transformation or None; got {broaden!r}.")
+        known_only = getattr(teacher, "only_known_inputs", False)
+        return None if known_only else default_transform(rows.take(torch.arange(1)))
+    return broaden
+
+
+def _widener(transform: Transform | None, fraction: float) -> Callable[[Tensor], Tensor]:
+    def widen(x: Tensor) -> Tensor:
+        count = round(fraction * len(x))
+        if transform is None or count == 0:
+            return x
+        # The rows come shuffled, so the last ones are any; the transformation may look at the whole batch.
+        return torch.cat([x[:-count], transform(x, None)[-count:]])
+
+    return widen
+
+
+@torch.no_grad()
+def _banked(teacher: Teacher, rows: Rows, transform: Transform | None, size: int) -> tuple[Teacher, Rows, None]:
+    """The inputs, and as many broadened ones, with particles that are drawn once."""
+    parts = list(rows.batches())
+    if transform is not None:
+        parts += [transform(part, None) for part in parts]
+    particles = torch.cat([teacher(part, size).cpu() for part in parts], 1)
+    x = torch.cat(parts)
+    return ParticleBank(particles, x, outputs="log_probabilities"), Rows(x), None
+
+
+@contextmanager
+def _progress_bar(shown: bool, total: int, done: int) -> Iterator[Callable[[float], None]]:
+    columns = (TextColumn("distilling"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, disable=not shown, transient=True) as bar:
+        task = bar.add_task("", total=total, completed=done)
+        yield lambda loss: bar.update(task, advance=1, description=f"loss {loss:.4f}")

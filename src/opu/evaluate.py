@@ -1,0 +1,143 @@
+"""A student beside its teacher and the trivial detectors, on one test set and several foreign ones."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from opu import measures, metrics
+from opu.checks import check_inputs
+from opu.dirichlet import Dirichlet
+from opu.teachers import Teacher
+from opu.trivial import trivial_scores
+
+Scores = dict[str, NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Class probabilities and every score of one model on one set of inputs."""
+
+    probabilities: Float[Tensor, "B K"]
+    scores: Scores
+
+
+@torch.no_grad()
+def student_answers(student: nn.Module, x: Tensor, batch_size: int = 1024) -> Answers:
+    """A student's probabilities and measures, and its novelty where it is calibrated."""
+    check_inputs(x)
+    student.eval()
+    device = next(student.parameters()).device
+    parts = [_of_dirichlet(student(part.to(device)), student) for part in x.split(batch_size)]
+    return _joined(parts)
+
+
+@torch.no_grad()
+def teacher_answers(teacher: Teacher, x: Tensor, num_particles: int = 500, batch_size: int = 256) -> Answers:
+    """A teacher's probabilities and measures, from its particles."""
+    check_inputs(x)
+    parts = []
+    for part in x.split(batch_size):
+        log_particles = teacher(part, num_particles)
+        parts.append(Answers(measures.mean(log_particles).cpu(), _arrays(measures.all_measures(log_particles))))
+    return _joined(parts)
+
+
+def trivial_answers(x: Tensor, ordinary: Tensor) -> Scores:
+    """The scores of the trivial detectors."""
+    return _arrays(trivial_scores(x, ordinary))
+
+
+def compare(
+    student: nn.Module,
+    teacher: Teacher,
+    x: Tensor,
+    labels: Tensor,
+    foreign: Mapping[str, Tensor],
+    ordinary: Tensor,
+    num_particles: int = 500,
+) -> tuple[dict[str, Any], dict[str, dict[str, Scores]]]:
+    """All metrics of a run, and the scores they were made from (by set, then by model).
+
+    Args:
+        student: Its novelty should be calibrated.
+        teacher: Asked for ``num_particles`` particles everywhere.
+        x: Test inputs, seen by neither.
+        labels: Their classes.
+        foreign: Out-of-domain sets by name.
+        ordinary: Held-out ordinary inputs, which tell the trivial detectors what is usual.
+        num_particles: For the teacher.
+    """
+    answers = {"teacher": teacher_answers(teacher, x, num_particles), "student": student_answers(student, x)}
+    inside = {name: answer.scores for name, answer in answers.items()} | {"trivial": trivial_answers(x, ordinary)}
+    result: dict[str, Any] = {"accuracy": {}, "calibration": {}, "misclassification": {}, "ood": {}}
+    for name, answer in answers.items():
+        result["accuracy"][name] = metrics.accuracy(answer.probabilities, labels)
+        result["calibration"][name] = {
+            "nll": metrics.negative_log_likelihood(answer.probabilities, labels),
+            "brier": metrics.brier_score(answer.probabilities, labels),
+            "ece": metrics.calibration_error(answer.probabilities, labels),
+        }
+    result["misclassification"] = _misclassification(answers, inside, labels)
+    scores = {"test": inside}
+    for name, inputs in foreign.items():
+        outside = {
+            "teacher": teacher_answers(teacher, inputs, num_particles).scores,
+            "student": student_answers(student, inputs).scores,
+            "trivial": trivial_answers(inputs, ordinary),
+        }
+        scores[name] = outside
+        result["ood"][name] = _out_of_domain(inside, outside)
+    return result, scores
+
+
+def _misclassification(answers: Mapping[str, Answers], inside: Mapping[str, Scores], labels: Tensor) -> dict[str, Any]:
+    table: dict[str, Any] = {"base_rate": {}}
+    errors = {name: (answer.probabilities.argmax(-1) != labels).numpy() for name, answer in answers.items()}
+    errors["trivial"] = errors["student"]  # the trivial detectors look for the student's errors
+    for name, scores in inside.items():
+        wrong = errors[name]
+        if name != "trivial":
+            table["base_rate"][name] = 100 * float(wrong.mean())
+        if wrong.any() and not wrong.all():
+            table[name] = {m: {**metrics.detection(s, wrong), "aurc": metrics.aurc(s, wrong)} for m, s in scores.items()}
+        else:  # a model without errors has none to detect
+            table[name] = {m: None for m in scores}
+    return table
+
+
+def _out_of_domain(inside: Mapping[str, Scores], outside: Mapping[str, Scores]) -> dict[str, Any]:
+    some = next(iter(outside["teacher"].values()))
+    positive = np.concatenate([np.zeros(len(next(iter(inside["teacher"].values()))), bool), np.ones(len(some), bool)])
+    table: dict[str, Any] = {"base_rate": 100 * float(positive.mean()), "count": len(some)}
+    for name in outside:
+        table[name] = {
+            m: metrics.detection(np.concatenate([inside[name][m], s]), positive) for m, s in outside[name].items()
+        }
+    if "novelty" in outside["student"]:
+        both = np.concatenate([inside["student"]["novelty"], outside["student"]["novelty"]])
+        interval = metrics.bootstrap_interval(metrics.auroc, both, positive, strata=positive, num_resamples=200)
+        table["student"]["novelty"]["auroc_interval"] = list(interval)
+    return table
+
+
+def _of_dirichlet(q: Dirichlet, student: nn.Module) -> Answers:
+    scores = measures.all_measures(q)
+    novelty = getattr(student, "novelty", None)
+    if novelty is not None:
+        scores = {**scores, "novelty": novelty(q)}
+    return Answers(q.mean.cpu(), _arrays(scores))
+
+
+def _arrays(scores: Mapping[str, Tensor]) -> Scores:
+    return {name: s.double().cpu().numpy() for name, s in scores.items()}
+
+
+def _joined(parts: list[Answers]) -> Answers:
+    scores = {name: np.concatenate([part.scores[name] for part in parts]) for name in parts[0].scores}
+    return Answers(torch.cat([part.probabilities for part in parts]), scores)

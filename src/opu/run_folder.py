@@ -1,0 +1,114 @@
+"""A run's folder: its settings, a log line for each step, and a checkpoint that is always whole."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from opu.files import read_state, write_json, write_state
+
+
+class RunFolder:
+    """``config.json``, ``log.jsonl`` and ``checkpoint/latest.safetensors`` of one run.
+
+    Args:
+        path: Made where it is missing. A folder with something in it is refused, unless a run is resumed.
+        settings: What the run was asked to do; a run can only be resumed with the same settings.
+        resume: Go on with the run in this folder; start afresh where there is none yet.
+    """
+
+    def __init__(self, path: Path, settings: dict[str, Any], *, resume: bool) -> None:
+        self.path = path
+        self._checkpoint = path / "checkpoint" / "latest.safetensors"
+        if path.is_dir() and any(path.iterdir()) and not resume:
+            raise ValueError(
+                f"the output folder {path} exists and is not empty; nothing in it was changed. Choose another folder, or "
+                "pass resume=True to go on with the run in it."
+            )
+        if path.exists() and not path.is_dir():
+            raise ValueError(f"the output folder {path} is a file; choose another path.")
+        config = path / "config.json"
+        if resume and config.exists():
+            _refuse_other_settings(json.loads(config.read_text()).get("distill", {}), settings)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"the output folder {path} cannot be made: {error.strerror}. Choose another path.") from error
+        write_json(config, {"distill": settings})
+
+    def checkpoint(self) -> dict[str, Any] | None:
+        """The last whole checkpoint, if there is one."""
+        return read_state(self._checkpoint) if self._checkpoint.exists() else None
+
+    def save_checkpoint(self, state: dict[str, Any]) -> None:
+        """Replace the checkpoint, in one step."""
+        write_state(self._checkpoint, state)
+
+    def rewind_log(self, step: int) -> None:
+        """Drop log lines after a step, and a last one that was cut short."""
+        log = self.path / "log.jsonl"
+        kept = []
+        for line in log.read_text().splitlines() if log.exists() else []:
+            try:
+                if json.loads(line)["step"] <= step:
+                    kept.append(line + "\n")
+            except ValueError:
+                break
+        log.write_text("".join(kept))
+
+    def log(self, **values: float | int) -> None:
+        """Append one line to ``log.jsonl``."""
+        with (self.path / "log.jsonl").open("a") as file:
+            file.write(json.dumps(values) + "\n")
+
+
+class NoFolder:
+    """A run that leaves nothing behind."""
+
+    def checkpoint(self) -> None:
+        """There is none."""
+
+    def save_checkpoint(self, state: dict[str, Any]) -> None:
+        """Nothing to do."""
+
+    def rewind_log(self, step: int) -> None:
+        """Nothing to do."""
+
+    def log(self, **values: float | int) -> None:
+        """Nothing to do."""
+
+
+def _refuse_other_settings(before: dict[str, Any], now: dict[str, Any]) -> None:
+    different = [name for name in now if json.loads(json.dumps(now[name])) != before.get(name)]
+    if different:
+        name = different[0]
+        raise ValueError(
+            f"a run is resumed with the settings it began with; {name} was {before.get(name)!r} and is {now[name]!r} now. "
+            "Use the old settings, or another folder."
+        )
+
+
+def random_state() -> dict[str, Any]:
+    """The state of every global random source: torch's on all devices, numpy's and Python's."""
+    algorithm, keys, position, has_gauss, gauss = np.random.get_state()  # noqa: NPY002 - users' teachers may draw from it
+    version, words, next_gauss = random.getstate()
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "numpy": [algorithm, torch.from_numpy(keys.astype(np.int64)), position, has_gauss, gauss],
+        "python": [version, list(words), next_gauss],
+    }
+
+
+def restore_random_state(state: dict[str, Any]) -> None:
+    """Take back what :func:`random_state` gave."""
+    torch.set_rng_state(state["torch"])
+    if state["cuda"]:
+        torch.cuda.set_rng_state_all(state["cuda"])
+    algorithm, keys, position, has_gauss, gauss = state["numpy"]
+    np.random.set_state((algorithm, keys.numpy().astype(np.uint32), position, has_gauss, gauss))  # noqa: NPY002
+    version, words, next_gauss = state["python"]
+    random.setstate((version, tuple(words), next_gauss))

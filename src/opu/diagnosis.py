@@ -28,7 +28,9 @@ def _cause(x: Tensor, log_particles: Tensor, student: nn.Module) -> str:
     if bool(torch.isnan(log_particles).any()):
         return "the teacher gave NaN particles; check it on these inputs"
     if bool(torch.isinf(log_particles).any()):
-        return "the teacher gave a probability of exactly 0, which has no logarithm; use log_softmax, or raise it a little"
+        return (
+            "the teacher gave a probability of exactly 0, which has no logarithm; use log_softmax, or raise it a little"
+        )
     if not all(bool(torch.isfinite(p).all()) for p in student.parameters()):
         return "the student's weights are no longer finite; lower the learning rate"
     log_precision = student(x).log_precision

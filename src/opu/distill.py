@@ -137,7 +137,9 @@ def calibrate(student: nn.Module, inputs: Tensor) -> Novelty:
     """
     student.eval()
     parts = [student(part) for part in inputs.split(1024)]
-    q = Dirichlet(*(torch.cat(column) for column in zip(*((p.mean, p.log_precision, p.log_mean) for p in parts), strict=True)))
+    q = Dirichlet(
+        *(torch.cat(column) for column in zip(*((p.mean, p.log_precision, p.log_mean) for p in parts), strict=True))
+    )
     novelty = Novelty.fit(q)
     student.novelty = novelty
     return novelty
@@ -238,7 +240,13 @@ def _banked(teacher: Teacher, rows: Rows, transform: Transform | None, size: int
 
 @contextmanager
 def _progress_bar(shown: bool, total: int, done: int) -> Iterator[Callable[[float], None]]:
-    columns = (TextColumn("distilling"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    columns = (
+        TextColumn("distilling"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
     with Progress(*columns, disable=not shown, transient=True) as bar:
         task = bar.add_task("", total=total, completed=done)
         yield lambda loss: bar.update(task, advance=1, description=f"loss {loss:.4f}")

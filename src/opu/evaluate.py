@@ -105,9 +105,11 @@ def _misclassification(answers: Mapping[str, Answers], inside: Mapping[str, Scor
         if name != "trivial":
             table["base_rate"][name] = 100 * float(wrong.mean())
         if wrong.any() and not wrong.all():
-            table[name] = {m: {**metrics.detection(s, wrong), "aurc": metrics.aurc(s, wrong)} for m, s in scores.items()}
+            table[name] = {
+                m: {**metrics.detection(s, wrong), "aurc": metrics.aurc(s, wrong)} for m, s in scores.items()
+            }
         else:  # a model without errors has none to detect
-            table[name] = {m: None for m in scores}
+            table[name] = dict.fromkeys(scores)
     return table
 
 

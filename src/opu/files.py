@@ -25,8 +25,9 @@ def write_atomically(path: Path, content: bytes) -> None:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise OSError(
-            error.errno, f"could not write {path}: {error.strerror}. What was there before is untouched; free some space or "
-            "choose another folder"
+            error.errno,
+            f"could not write {path}: {error.strerror}. What was there before is untouched; free some space or "
+            "choose another folder",
         ) from error
 
 
@@ -51,7 +52,9 @@ def read_state(path: Path) -> dict[str, Any]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
             skeleton = json.loads(file.metadata()["state"])
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is not a whole file of ours ({error}); it may be cut short. Use another copy.") from error
+        raise ValueError(
+            f"{path} is not a whole file of ours ({error}); it may be cut short. Use another copy."
+        ) from error
     state: dict[str, Any] = _decode(skeleton, tensors)
     return state
 
@@ -67,7 +70,9 @@ def _encode(value: Any, tensors: dict[str, Tensor]) -> Any:
         return {"list": [_encode(item, tensors) for item in value]}
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise TypeError(f"a checkpoint can keep tensors, numbers, strings and containers of them; got {type(value).__name__}")
+    raise TypeError(
+        f"a checkpoint can keep tensors, numbers, strings and containers of them; got {type(value).__name__}"
+    )
 
 
 def _decode(value: Any, tensors: Mapping[str, Tensor]) -> Any:

@@ -91,9 +91,7 @@ def _moment_match(log_particles: Float[Tensor, "S B K"]) -> Float[Tensor, "B K"]
     return (mean / mean.sum(-1, keepdim=True) * precision.unsqueeze(-1)).clamp(min=1e-100)
 
 
-def minimum_mmd(
-    log_particles: Float[Tensor, "S B K"], kernel: Kernel | None = None, max_steps: int = 200
-) -> Dirichlet:
+def minimum_mmd(log_particles: Float[Tensor, "S B K"], kernel: Kernel | None = None, max_steps: int = 200) -> Dirichlet:
     """The Dirichlet nearest to each input's particles in exact MMD, by quasi-Newton steps from the likelihood's optimum."""
     kernel = kernel if kernel is not None else Exponential()
     coefficients = kernel.power_series()
@@ -122,7 +120,10 @@ def minimise_rows(
     ``function(parameters, rows)`` gives one value for each of the rows it is asked for. Rows leave the computation as
     they converge.
     """
-    x, (value, gradient) = start.clone(), _value_and_gradient(function, start, torch.arange(len(start), device=start.device))
+    x, (value, gradient) = (
+        start.clone(),
+        _value_and_gradient(function, start, torch.arange(len(start), device=start.device)),
+    )
     identity = torch.eye(start.shape[-1], dtype=start.dtype, device=start.device)
     inverse = identity.repeat(len(start), 1, 1)
     active = torch.ones(len(start), dtype=torch.bool, device=start.device)
@@ -131,16 +132,16 @@ def minimise_rows(
         if not len(rows):
             break
         direction = _descent(inverse[rows], gradient[rows])
-        moved, new_value, new_gradient, gained = _backtrack(function, x[rows], value[rows], gradient[rows], direction, rows)
+        moved, new_value, new_gradient, gained = _backtrack(
+            function, x[rows], value[rows], gradient[rows], direction, rows
+        )
         inverse[rows] = _updated_inverse(inverse[rows], moved - x[rows], new_gradient - gradient[rows], identity)
         active[rows] = gained > tolerance * (value[rows].abs() + 1e-6)
         x[rows], value[rows], gradient[rows] = moved, new_value, new_gradient
     return x
 
 
-def _value_and_gradient(
-    function: Callable[[Tensor, Tensor], Tensor], x: Tensor, rows: Tensor
-) -> tuple[Tensor, Tensor]:
+def _value_and_gradient(function: Callable[[Tensor, Tensor], Tensor], x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     with torch.enable_grad():
         x = x.detach().requires_grad_()
         value = function(x, rows)

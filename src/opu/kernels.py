@@ -123,7 +123,8 @@ class Exponential(Kernel):
     def power_series(self) -> tuple[float, ...]:
         """Coefficients of the exponential series, as many as are needed."""
         rate = 1 / self.temperature
-        coefficients, rest = [], 1.0
+        coefficients: list[float] = []
+        rest = 1.0
         while rest > 1e-9:
             j = len(coefficients)
             coefficients.append(math.exp(j * math.log(rate) - math.lgamma(j + 1) - rate))

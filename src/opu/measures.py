@@ -18,12 +18,15 @@ Answer = Dirichlet | Float[Tensor, "S B K"]
 
 def mean(answer: Answer) -> Float[Tensor, "B K"]:
     """The predictive distribution: class probabilities."""
-    return answer.mean if isinstance(answer, Dirichlet) else _log_mean(answer).exp().to(answer.dtype)
+    if isinstance(answer, Dirichlet):
+        return answer.mean
+    return _log_mean(answer).exp().to(_dtype(answer))
 
 
 def predictive_entropy(answer: Answer) -> Float[Tensor, " B"]:
     """E: entropy of the predictive distribution."""
-    return torch.special.entr(_log_mean(answer).double().exp()).sum(-1).to(_dtype(answer))
+    entropy: Tensor = torch.special.entr(_log_mean(answer).double().exp()).sum(-1)
+    return entropy.to(_dtype(answer))
 
 
 def least_confidence(answer: Answer) -> Float[Tensor, " B"]:
@@ -50,7 +53,8 @@ def expected_entropy(answer: Answer) -> Float[Tensor, " B"]:
     """Mean entropy of the induced distribution's members: doubt that more training would not remove."""
     if isinstance(answer, Dirichlet):
         return answer.expected_entropy()
-    return torch.special.entr(answer.double().exp()).sum(-1).mean(0).to(_dtype(answer))
+    entropies: Tensor = torch.special.entr(answer.double().exp()).sum(-1)
+    return entropies.mean(0).to(_dtype(answer))
 
 
 def mutual_information(answer: Answer) -> Float[Tensor, " B"]:

@@ -112,7 +112,9 @@ def bootstrap_interval(
 def _checked(scores: ArrayLike, positive: ArrayLike) -> tuple[Array, Array]:
     scores, positive = np.asarray(scores, dtype=np.float64), np.asarray(positive).astype(bool)
     if scores.shape != positive.shape or scores.ndim != 1:
-        raise ValueError(f"scores and labels must be two lists of one length; got shapes {scores.shape} and {positive.shape}.")
+        raise ValueError(
+            f"scores and labels must be two lists of one length; got shapes {scores.shape} and {positive.shape}."
+        )
     if not np.isfinite(scores).all():
         raise ValueError(f"scores must be finite to be ranked; got {int((~np.isfinite(scores)).sum())} that are not.")
     if positive.all() or not positive.any():

@@ -36,7 +36,9 @@ def kernel_to_points(
         coefficients: ``c_0, c_1, ..``
     """
     mean = q.log_concentration().softmax(-1)
-    value: Tensor = _KernelToPoints.apply(mean, q.log_precision.double(), points, tuple(coefficients))
+    value: Tensor = _KernelToPoints.apply(  # type: ignore[no-untyped-call]
+        mean, q.log_precision.double(), points, tuple(coefficients)
+    )
     return value
 
 
@@ -44,7 +46,9 @@ class _KernelToPoints(torch.autograd.Function):
     """The value and, in the same sweep, its gradient in the mean and the log-precision."""
 
     @staticmethod
-    def forward(ctx: Any, mean: Tensor, log_precision: Tensor, points: Tensor, coefficients: tuple[float, ...]) -> Tensor:
+    def forward(
+        ctx: Any, mean: Tensor, log_precision: Tensor, points: Tensor, coefficients: tuple[float, ...]
+    ) -> Tensor:
         order = len(coefficients) - 1
         c = torch.tensor(coefficients, dtype=torch.float64, device=mean.device)
         weights = _recursion_weights(log_precision, order)
@@ -59,7 +63,7 @@ class _KernelToPoints(torch.autograd.Function):
         return averages @ c
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
         in_mean, in_log_precision = ctx.saved_tensors
         return grad.unsqueeze(-1) * in_mean, grad * in_log_precision, None, None

@@ -1,10 +1,15 @@
 r"""Novelty: one score for near and far strangers, calibrated on ordinary inputs.
 
 The entropy E of the mean sees inputs near the classes, the precision C sees inputs far from them. Each is turned into
-the probability that an ordinary input looks at least as uncertain; whichever finds the input rarer raises the alarm:
+the probability that an ordinary input looks at least as uncertain, and either may raise the alarm:
 
-.. math:: N(x) = \max_{m \in \{E, C\}} -\log P(m(\text{ordinary}) \ge m(x)).
+.. math:: N(x) = \max(-\log p_E(x),\; -\log 9\,p_C(x)), \qquad p_m(x) = P(m(\text{ordinary}) \ge m(x)).
+
+Of all false alarms E may cause nine tenths and C one tenth (a weighted Bonferroni rule). With equal shares the doubts of C
+about ordinary inputs drown those of E about near strangers, while far strangers are so rare under C that a tenth is enough.
 """
+
+import math
 
 import torch
 from jaxtyping import Float
@@ -13,6 +18,8 @@ from torch import Tensor, nn
 from opu.dirichlet import Dirichlet
 
 MOST_QUANTILES = 2048
+# log(0.9 / 0.1): how much rarer an input must look to C than to E for the same alarm.
+HANDICAP_OF_C = math.log(9)
 FEWEST_INPUTS = 10
 
 
@@ -38,18 +45,19 @@ class Novelty(nn.Module):
         """Calibrate on a student's answers to held-out ordinary inputs; ten is the least, some hundreds are good."""
         if len(q) < FEWEST_INPUTS:
             raise ValueError(
-                f"novelty needs at least {FEWEST_INPUTS} held-out inputs to be calibrated, better some hundreds; got {len(q)}."
+                f"novelty needs at least {FEWEST_INPUTS} held-out inputs to be calibrated, better some hundreds; got "
+                f"{len(q)}. Hold more inputs out."
             )
         q = q.detach()
         entropy, sharpness = _measures(q)
         # Each input is ranked among the others, never against itself, so that its score is that of a fresh input.
-        rarity = torch.maximum(_rarity_among_others(entropy), _rarity_among_others(sharpness))
-        return cls(_quantiles(entropy), _quantiles(sharpness), _quantiles(rarity))
+        score = _louder(_rarity_among_others(entropy), _rarity_among_others(sharpness))
+        return cls(_quantiles(entropy), _quantiles(sharpness), _quantiles(score))
 
     def forward(self, q: Dirichlet) -> Float[Tensor, "*B"]:
         """N: it grows with novelty, and has no upper bound."""
         entropy, sharpness = _measures(q)
-        score = torch.maximum(rarity(entropy, self.entropy), rarity(sharpness, self.negative_log_precision))
+        score = _louder(rarity(entropy, self.entropy), rarity(sharpness, self.negative_log_precision))
         return score.to(q.mean.dtype)
 
     def p_value(self, q: Dirichlet) -> Float[Tensor, "*B"]:
@@ -78,6 +86,10 @@ def rarity(values: Float[Tensor, "*B"], ordinary: Float[Tensor, " n"]) -> Float[
     lower = ((ordinary[0] - values) / _mean_excess(-ordinary.flip(0))).clamp(min=0)
     below_all = -torch.log1p(-torch.exp(-lower) / (n + 1))
     return torch.where(values < ordinary[0], below_all, -torch.log(tail) + upper)
+
+
+def _louder(of_entropy: Tensor, of_precision: Tensor) -> Tensor:
+    return torch.maximum(of_entropy, of_precision - HANDICAP_OF_C)
 
 
 def _measures(q: Dirichlet) -> tuple[Tensor, Tensor]:

@@ -36,7 +36,9 @@ class RunFolder:
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ValueError(f"the output folder {path} cannot be made: {error.strerror}. Choose another path.") from error
+            raise ValueError(
+                f"the output folder {path} cannot be made: {error.strerror}. Choose another path."
+            ) from error
         write_json(config, {"distill": settings})
 
     def checkpoint(self) -> dict[str, Any] | None:
@@ -93,7 +95,9 @@ def _refuse_other_settings(before: dict[str, Any], now: dict[str, Any]) -> None:
 
 def random_state() -> dict[str, Any]:
     """The state of every global random source: torch's on all devices, numpy's and Python's."""
-    algorithm, keys, position, has_gauss, gauss = np.random.get_state()  # noqa: NPY002 - users' teachers may draw from it
+    # Users' teachers may draw from numpy's global source.
+    numpy_state: tuple[Any, ...] = np.random.get_state(legacy=True)  # type: ignore[assignment]  # noqa: NPY002
+    algorithm, keys, position, has_gauss, gauss = numpy_state
     version, words, next_gauss = random.getstate()
     return {
         "torch": torch.get_rng_state(),

@@ -95,7 +95,7 @@ class Run:
                 options["lr"] = self.schedule.rate(self.step)
             loss = self.objective(x, log_particles, self.student(x)).mean()
             self.student.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             value = loss.item()
             length = torch.nn.utils.get_total_norm([p.grad for p in group if p.grad is not None])
             if not math.isfinite(value) or not bool(torch.isfinite(length)):

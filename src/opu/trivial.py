@@ -27,7 +27,8 @@ def border_ink(x: Tensor) -> Float[Tensor, " B"]:
 
 def norm(x: Tensor) -> Float[Tensor, " B"]:
     """Euclidean length."""
-    return x.flatten(1).norm(dim=-1)
+    length: Tensor = x.flatten(1).norm(dim=-1)
+    return length
 
 
 def negative_part(x: Tensor) -> Float[Tensor, " B"]:
@@ -37,7 +38,11 @@ def negative_part(x: Tensor) -> Float[Tensor, " B"]:
 
 def detectors(x: Tensor) -> dict[str, Callable[[Tensor], Tensor]]:
     """The statistics that make sense for inputs of this shape."""
-    everywhere = {"mean_intensity": mean_intensity, "norm": norm, "negative_part": negative_part}
+    everywhere: dict[str, Callable[[Tensor], Tensor]] = {
+        "mean_intensity": mean_intensity,
+        "norm": norm,
+        "negative_part": negative_part,
+    }
     return everywhere if x.ndim == 2 else {**everywhere, "border_ink": border_ink}
 
 

@@ -28,7 +28,9 @@ class Rows:
 
     def subset(self, index: Tensor) -> "Rows":
         """Some of the rows, by number, in this order."""
-        return Rows(self.take(index)) if isinstance(self._source, Tensor) else Rows(Subset(self._source, index.tolist()))  # type: ignore[arg-type]
+        if isinstance(self._source, Tensor):
+            return Rows(self.take(index))
+        return Rows(Subset(self._source, index.tolist()))  # type: ignore[arg-type]
 
     def batches(self, size: int = 1024) -> Iterator[Tensor]:
         """All rows in order, some at a time."""
@@ -45,13 +47,11 @@ def as_rows(inputs: Any) -> Rows:
         inputs = inputs.dataset
     if isinstance(inputs, np.ndarray):
         inputs = torch.from_numpy(inputs)
-    if not isinstance(inputs, Tensor) and not (hasattr(inputs, "__getitem__") and hasattr(inputs, "__len__")):
-        inputs = _collected(inputs)
-    elif isinstance(inputs, list | tuple):
+    by_number = hasattr(inputs, "__getitem__") and hasattr(inputs, "__len__")
+    if isinstance(inputs, list | tuple) or not by_number:
         inputs = _collected(inputs)
     if isinstance(inputs, Tensor):
-        inputs = inputs if inputs.is_floating_point() else inputs.float()
-        inputs = inputs.float() if inputs.dtype == torch.float64 else inputs
+        inputs = inputs.float()
     rows = Rows(inputs)
     if len(rows) == 0:
         raise ValueError("inputs must have at least one row; got none. Check the path or the filter that made them.")
@@ -70,5 +70,4 @@ def _collected(batches: Iterable[Any]) -> Tensor:
 def _features(item: Any) -> Tensor:
     if isinstance(item, tuple | list):
         item = item[0]
-    tensor = torch.as_tensor(item)
-    return tensor if tensor.is_floating_point() else tensor.float()
+    return torch.as_tensor(item).float()

@@ -14,7 +14,9 @@ from opu.dirichlet import Dirichlet
 class Objective(Protocol):
     """How far each Dirichlet is from its particles; smaller is closer."""
 
-    def __call__(self, x: Tensor, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]: ...
+    def __call__(self, x: Tensor, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
+        """One value per input."""
+        ...
 
 
 class BaseObjective(ABC):
@@ -34,6 +36,7 @@ class BaseObjective(ABC):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what ``state_dict`` gave."""
+        assert not state, f"{self!r} does not learn, so it has no state to take back"
 
     def __add__(self, other: Objective) -> "WeightedSum":
         return WeightedSum([*_terms(self), *_terms(other)])
@@ -64,7 +67,9 @@ class WeightedSum(BaseObjective):
 
     def state_dict(self) -> dict[str, Any]:
         """The state of every term that has one, by position."""
-        states = {str(i): getattr(term, "state_dict", dict)() for i, (_, term) in enumerate(self.terms)}
+        states: dict[str, dict[str, Any]] = {
+            str(i): getattr(term, "state_dict", dict)() for i, (_, term) in enumerate(self.terms)
+        }
         return {position: state for position, state in states.items() if state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

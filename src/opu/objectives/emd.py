@@ -102,7 +102,8 @@ class CriticEMD(BaseObjective):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what ``state_dict`` gave."""
         if state:
-            critic = self._ready(*state["shape"], next(iter(state["critic"].values())))
+            num_features, num_classes = state["shape"]
+            critic = self._ready(num_features, num_classes, next(iter(state["critic"].values())))
             critic.load_state_dict(state["critic"])
             assert self.optimizer is not None
             self.optimizer.load_state_dict(state["optimizer"])

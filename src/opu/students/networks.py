@@ -1,6 +1,7 @@
 """The architectures of the paper, and any backbone of the user's."""
 
 import copy
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -120,7 +121,7 @@ def from_backbone(
 def _layers(num_features: int, hidden: Sequence[int]) -> nn.Sequential:
     widths = [num_features, *hidden]
     layers: list[nn.Module] = [nn.Flatten()]
-    for below, above in zip(widths[:-1], widths[1:], strict=True):
+    for below, above in itertools.pairwise(widths):
         layers += [nn.Linear(below, above), nn.ReLU()]
     return nn.Sequential(*layers)
 

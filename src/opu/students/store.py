@@ -57,7 +57,9 @@ def _read_config(path: Path) -> dict[str, Any]:
         config: dict[str, Any] = json.loads(path.read_text())
         kind, version = config.pop("kind"), config.pop("format")
     except FileNotFoundError:
-        raise ValueError(f"there is no saved student in {path.parent}: {path.name} is missing. Give the folder of save().") from None
+        raise ValueError(
+            f"there is no saved student in {path.parent}: {path.name} is missing. Give the folder of save()."
+        ) from None
     except (ValueError, KeyError, AttributeError) as error:
         raise ValueError(f"{path} is not the description of a student ({error}); it may be cut short.") from error
     if kind != "opu student" or version != FORMAT:
@@ -73,9 +75,13 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
         weights: dict[str, Tensor] = load_file(path)
         return weights
     except FileNotFoundError:
-        raise ValueError(f"there is no saved student in {path.parent}: {path.name} is missing. Give the folder of save().") from None
+        raise ValueError(
+            f"there is no saved student in {path.parent}: {path.name} is missing. Give the folder of save()."
+        ) from None
     except SafetensorError as error:
-        raise ValueError(f"{path} is not a whole safetensors file ({error}); it may be cut short. Use another copy.") from error
+        raise ValueError(
+            f"{path} is not a whole safetensors file ({error}); it may be cut short. Use another copy."
+        ) from error
 
 
 def _build(recipe: dict[str, Any], backbone: nn.Module | None) -> Student:
@@ -93,7 +99,9 @@ def _build(recipe: dict[str, Any], backbone: nn.Module | None) -> Student:
     try:
         student: Student = _BUILDERS[name](**options)  # type: ignore[operator]
     except TypeError as error:
-        raise ValueError(f"the description of this student does not fit {name} ({error}); it may have been edited.") from error
+        raise ValueError(
+            f"the description of this student does not fit {name} ({error}); it may have been edited."
+        ) from error
     return student
 
 
@@ -109,4 +117,6 @@ def _refuse_other_shapes(folder: Path, student: Student, weights: dict[str, Tens
             )
     for name, w in weights.items():
         if w.is_floating_point() and not bool(torch.isfinite(w).all()):
-            raise ValueError(f"the weights in {folder} are damaged: {name} holds NaN or infinite values. Use another copy.")
+            raise ValueError(
+                f"the weights in {folder} are damaged: {name} holds NaN or infinite values. Use another copy."
+            )

@@ -20,7 +20,9 @@ class Teacher(Protocol):
     ``aligned_with(inputs)``, which :func:`opu.distill` calls once, and ``only_known_inputs = True``.
     """
 
-    def __call__(self, x: Tensor, num_particles: int) -> Float[Tensor, "S B K"]: ...
+    def __call__(self, x: Tensor, num_particles: int) -> Float[Tensor, "S B K"]:
+        """Particles for a batch of inputs."""
+        ...
 
 
 def to_log_probabilities(values: Tensor, outputs: str, floor: float = 1e-12) -> Tensor:

@@ -70,7 +70,7 @@ class MCDropout:
 
     def _all_rows(self, x: Tensor, count: int, rows: int) -> Tensor:
         masks = _RandomState(x.device)
-        answers = []
+        answers: list[Tensor] = []
         for part in x.split(rows):
             if self.consistent and answers:
                 masks.restore()  # the same masks for the next rows

@@ -66,8 +66,8 @@ class ParticleBank:
         """The stored particles of these inputs: all of them, or a random choice of the samples."""
         if self._row_of is None:
             raise ValueError("this bank does not know its inputs; give them: ParticleBank(particles, inputs).")
-        rows = [self._row_of.get(key, -1) for key in _keys(x)]
-        unknown = rows.count(-1)
+        rows = np.array([self._row_of.get(key, -1) for key in _keys(x)])
+        unknown = int((rows == -1).sum())
         if unknown:
             raise ValueError(
                 f"a bank holds particles for its own {self.shape[1]} inputs only; {unknown} of {len(x)} inputs are others. "
@@ -96,7 +96,9 @@ class ParticleBank:
         for start in range(0, max(1, self._array.shape[1]), _ROWS_AT_ONCE):
             part = torch.from_numpy(np.array(self._array[:, start : start + _ROWS_AT_ONCE]))
             if not bool(torch.isfinite(part).all()) and self.outputs != "log_probabilities":
-                raise ValueError("particles must be finite; got NaN or infinite values. Check the sampler that made them.")
+                raise ValueError(
+                    "particles must be finite; got NaN or infinite values. Check the sampler that made them."
+                )
             if part.numel():
                 part = to_log_probabilities(part, self.outputs, self.floor)
             check_particles(part)
@@ -130,14 +132,18 @@ def _open(path: Path, key: str | None) -> Any:
     except ValueError:
         raise
     except Exception as error:
-        raise ValueError(f"{path} could not be read as {path.suffix}: {error}. It may be cut short; save it again.") from error
+        raise ValueError(
+            f"{path} could not be read as {path.suffix}: {error}. It may be cut short; save it again."
+        ) from error
 
 
 def _pick(path: Path, names: list[str], key: str | None) -> str:
     if key is None and len(names) == 1:
         return names[0]
     if key not in names:
-        raise ValueError(f"{path.name} holds the arrays {', '.join(sorted(names))}; say which one with key=, got {key!r}.")
+        raise ValueError(
+            f"{path.name} holds the arrays {', '.join(sorted(names))}; say which one with key=, got {key!r}."
+        )
     return key
 
 

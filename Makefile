@@ -1,0 +1,41 @@
+# Every target sets itself up in .venv and is quick when that is there already.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+# Two busy processes with two threads each starve one another, so tests that run side by side take one each.
+TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+.PHONY: setup demo test test-fast lint format bench clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,plot]"
+	touch $(STAMP)
+
+demo: setup
+	$(BIN)/opu demo --overwrite
+
+test: setup
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-fast: setup
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: setup
+	$(BIN)/python -m benchmarks.objectives
+
+clean:
+	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

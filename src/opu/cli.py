@@ -1,0 +1,51 @@
+"""The command line. A user's mistake costs one line on stderr and exit code 2, never a traceback."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from opu._version import __version__
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+
+
+@app.callback()
+def root() -> None:
+    """One-Pass Uncertainty: the whole predictive uncertainty of a Bayesian classifier in one forward pass."""
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    print(__version__)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for metrics, student and pictures.")] = Path("runs/demo"),
+    seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
+    overwrite: Annotated[bool, typer.Option(help="Replace an earlier run in that folder.")] = False,
+) -> None:
+    """Distil an MC-dropout network on scikit-learn's digits and show what the student knows; needs no download."""
+    from opu.demo import run_demo
+
+    run_demo(out, seed=seed, overwrite=overwrite)
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        app()
+    except (ValueError, OSError, ImportError) as error:
+        Console(stderr=True, soft_wrap=True).print(
+            f"opu: {_sentence(error)}", style="red", markup=False, highlight=False
+        )
+        sys.exit(2)
+
+
+def _sentence(error: Exception) -> str:
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(text.split())

@@ -1,0 +1,52 @@
+"""Nine digits as the domain, and four kinds of strangers: all of it ships with scikit-learn."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits, load_sample_images
+from torch import Tensor
+
+HELD_OUT_CLASS = 9
+
+
+@dataclass(frozen=True)
+class Digits:
+    """8 x 8 images in [-1, 1], split three ways, and foreign sets by name."""
+
+    train: Tensor
+    train_labels: Tensor
+    calibration: Tensor
+    test: Tensor
+    test_labels: Tensor
+    foreign: dict[str, Tensor]
+
+
+def load(seed: int) -> Digits:
+    """Half of the digits 0 to 8 to train on, a fifth to calibrate on, the rest to test on."""
+    source = np.random.default_rng(seed)
+    bunch = load_digits()
+    images = torch.tensor(bunch.images / 8 - 1, dtype=torch.float32).unsqueeze(1)
+    labels = torch.tensor(bunch.target)
+    inside = np.flatnonzero(bunch.target != HELD_OUT_CLASS)
+    source.shuffle(inside)
+    first, second = int(0.5 * len(inside)), int(0.7 * len(inside))
+    train, calibration, test = (torch.from_numpy(part) for part in np.split(inside, [first, second]))
+    foreign = {
+        "held_out_class": images[labels == HELD_OUT_CLASS],
+        "inverted": -images[test],
+        "photographs": _photograph_patches(len(test), source),
+        "noise": torch.from_numpy(source.uniform(-1, 1, (len(test), 1, 8, 8)).astype(np.float32)),
+    }
+    return Digits(images[train], labels[train], images[calibration], images[test], labels[test], foreign)
+
+
+def _photograph_patches(count: int, source: np.random.Generator) -> Tensor:
+    """Grey 8 x 8 patches: random squares of 32 x 32 pixels of two photographs, averaged down."""
+    photographs = [torch.tensor(image / 127.5 - 1).float().mean(-1) for image in load_sample_images().images]
+    patches = []
+    for _ in range(count):
+        photograph = photographs[source.integers(len(photographs))]
+        top, left = (int(source.integers(side - 32)) for side in photograph.shape)
+        patches.append(photograph[top : top + 32, left : left + 32])
+    return torch.nn.functional.avg_pool2d(torch.stack(patches).unsqueeze(1), 4)

@@ -1,0 +1,197 @@
+"""The demo from end to end: teacher, student, table, speed, pictures."""
+
+import shutil
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+import opu
+from opu.demo import data
+from opu.environment import environment
+from opu.evaluate import compare
+from opu.files import write_json
+from opu.teachers import MCDropout
+
+TEACHER_MEASURES = ("predictive_entropy", "least_confidence", "mutual_information")
+SHORT = {
+    "predictive_entropy": "E",
+    "least_confidence": "P",
+    "mutual_information": "MI",
+    "negative_log_precision": "C",
+    "novelty": "N",
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of the demo; all fixed before anything foreign was looked at."""
+
+    seed: int = 0
+    hidden: int = 256
+    dropout: float = 0.5
+    teacher_epochs: int = 150
+    epochs: int = 120
+    num_particles: int = 32
+    evaluation_particles: int = 500
+
+
+def run_demo(
+    out: str | Path = "runs/demo", *, seed: int = 0, overwrite: bool = False, console: Console | None = None
+) -> dict[str, Any]:
+    """Train a teacher, distil it, compare the two, draw pictures; return what ``metrics.json`` holds."""
+    from opu.demo import figures  # first of all, since it tells what to install where matplotlib is missing
+
+    console = console or Console()
+    out, settings = Path(out), Settings(seed=seed)
+    _clear(out, overwrite)
+    torch.manual_seed(seed)
+    began = time.perf_counter()
+    digits = data.load(seed)
+    console.print(
+        f"Teacher: a network with dropout, on {len(digits.train)} digits (the {data.HELD_OUT_CLASS} is left out)."
+    )
+    net = train_teacher(digits, settings)
+    teacher = MCDropout(net, consistent=True)
+    console.print(
+        "Student: a mean and a precision network, distilled from the teacher's particles. No labels, nothing foreign."
+    )
+    student = opu.students.mlp(64, data.HELD_OUT_CLASS, (settings.hidden, settings.hidden))
+    opu.distill(
+        teacher,
+        student,
+        digits.train,
+        held_out=digits.calibration,
+        epochs=settings.epochs,
+        num_particles=settings.num_particles,
+        out=out,
+    )
+    student.save(out / "student")
+    metrics, scores = compare(
+        student,
+        teacher,
+        digits.test,
+        digits.test_labels,
+        digits.foreign,
+        digits.calibration,
+        settings.evaluation_particles,
+    )
+    metrics["speedup"] = measure_speed(net, teacher, student, digits.test, settings.evaluation_particles)
+    metrics |= {"seed": seed, "settings": asdict(settings), "environment": environment()}
+    figures.draw_all(out, digits, teacher, student, metrics, scores)
+    metrics["seconds"] = time.perf_counter() - began
+    write_json(out / "metrics.json", metrics)
+    show(console, metrics, out)
+    return metrics
+
+
+def _clear(out: Path, overwrite: bool) -> None:
+    """Remove an earlier demo where that was asked for, and nothing that is not one."""
+    if not (overwrite and out.is_dir() and any(out.iterdir())):
+        return
+    if not (out / "config.json").is_file():
+        raise ValueError(f"{out} does not look like a run of ours (it has no config.json), so it was not overwritten.")
+    shutil.rmtree(out)
+
+
+def train_teacher(digits: data.Digits, settings: Settings) -> nn.Module:
+    """An ordinary network with dropout, trained in the ordinary way."""
+    width = settings.hidden
+    net = nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(64, width),
+        nn.ReLU(),
+        nn.Dropout(settings.dropout),
+        nn.Linear(width, width),
+        nn.ReLU(),
+        nn.Dropout(settings.dropout),
+        nn.Linear(width, data.HELD_OUT_CLASS),
+    )
+    optimizer = torch.optim.Adam(net.parameters(), 1e-3)
+    for _ in range(settings.teacher_epochs):
+        for rows in torch.randperm(len(digits.train)).split(64):
+            loss = nn.functional.cross_entropy(net(digits.train[rows]), digits.train_labels[rows])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    return net.eval()
+
+
+@torch.no_grad()
+def measure_speed(
+    net: nn.Module, teacher: MCDropout, student: nn.Module, x: Tensor, num_particles: int
+) -> dict[str, Any]:
+    """Whole answers (probabilities and a score) for one batch: Monte Carlo in a plain loop, vectorised, and one pass."""
+
+    def naive_loop() -> Tensor:
+        for layer in net.modules():
+            layer.train(isinstance(layer, nn.Dropout))
+        mean = torch.stack([net(x).softmax(-1) for _ in range(num_particles)]).mean(0)
+        net.eval()
+        entropy: Tensor = torch.special.entr(mean).sum(-1)
+        return entropy
+
+    def vectorised() -> Tensor:
+        return opu.measures.predictive_entropy(teacher(x, num_particles))
+
+    def one_pass() -> Tensor:
+        novelty: Tensor = student.novelty(student(x))  # type: ignore[operator]
+        return novelty
+
+    loop, batch, once = _median_seconds(naive_loop, 3), _median_seconds(vectorised, 3), _median_seconds(one_pass, 50)
+    return {
+        "naive_loop": loop / once,
+        "vectorised": batch / once,
+        "num_particles": num_particles,
+        "batch_size": len(x),
+        "seconds": {"naive_loop": loop, "vectorised": batch, "student": once},
+    }
+
+
+def _median_seconds(function: Callable[[], Tensor], repeats: int) -> float:
+    function()
+    seconds = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        function()
+        seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds)
+
+
+def show(console: Console, metrics: dict[str, Any], out: Path) -> None:
+    """One table, and what it says about speed."""
+    table = Table(title="AUROC in percent: how well a score finds errors and strangers")
+    table.add_column("what is to be found")
+    for name in ("teacher, best of E, P, MI", "student N", "student E", "student C", "best trivial", "base rate"):
+        table.add_column(name, justify="right")
+    rows = {"errors": metrics["misclassification"], **metrics["ood"]}
+    for name, row in rows.items():
+        base = row["base_rate"] if name != "errors" else row["base_rate"]["student"]
+        table.add_row(name.replace("_", " "), *_cells(row), f"{base:.1f} %")
+    console.print(table)
+    accuracy, speed = metrics["accuracy"], metrics["speedup"]
+    console.print(f"Accuracy: teacher {accuracy['teacher']:.1f} %, student {accuracy['student']:.1f} %.")
+    console.print(
+        f"Speed: one pass is [bold]{speed['naive_loop']:.0f} times[/bold] as fast as {speed['num_particles']} passes in a "
+        f"loop, and {speed['vectorised']:.0f} times as fast as the same passes vectorised ({speed['batch_size']} inputs)."
+    )
+    console.print(
+        f"Written to {out}: metrics.json, student/, simplex.png, scores.png, roc.png ({metrics['seconds']:.0f} s)."
+    )
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    if row["teacher"]["predictive_entropy"] is None or row["student"]["novelty"] is None:
+        return ["no errors"] * 5
+    best = max(TEACHER_MEASURES, key=lambda m: row["teacher"][m]["auroc"])
+    trivial = max(row["trivial"], key=lambda m: row["trivial"][m]["auroc"])
+    student = [f"{row['student'][m]['auroc']:.1f}" for m in ("novelty", "predictive_entropy", "negative_log_precision")]
+    teacher = f"{row['teacher'][best]['auroc']:.1f} ({SHORT[best]})"
+    return [teacher, *student, f"{row['trivial'][trivial]['auroc']:.1f} ({trivial.replace('_', ' ')})"]

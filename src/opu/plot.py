@@ -1,0 +1,80 @@
+"""Drawing on the simplex, with matplotlib and mpltern (the extra ``plot``)."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from opu.dirichlet import Dirichlet
+
+try:
+    import mpltern  # noqa: F401 - registers the ternary projection
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+except ImportError as error:  # pragma: no cover - the tests run with the extra installed
+    raise ImportError('pictures need matplotlib and mpltern; install them with: pip install "opu[plot]".') from error
+
+INK, TEACHER, STUDENT = "#222222", "#3b6ea5", "#d9722e"
+
+
+def figure(width: float, height: float) -> Any:
+    """An empty figure that no window system sees."""
+    drawing = Figure(figsize=(width, height), dpi=150, facecolor="white")
+    FigureCanvasAgg(drawing)
+    return drawing
+
+
+def finish(drawing: Any, path: Path) -> None:
+    """Write the figure."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    drawing.savefig(path, bbox_inches="tight")
+
+
+def draw_simplex(axes: Any, log_particles: Float[Tensor, "S K"], q: Dirichlet, title: str) -> None:
+    """Particles and a Dirichlet on one triangle: the two likeliest classes, and all others together.
+
+    Summing classes turns a Dirichlet into a Dirichlet of the summed concentrations, so nothing is approximated.
+    """
+    first, second = q.mean[0].topk(2).indices.tolist()
+    particles = _merged(log_particles.exp(), first, second).double().numpy()
+    merged = Dirichlet.from_concentration(_merged(q.log_concentration().exp(), first, second))
+    _shade(axes, merged)
+    axes.scatter(*particles.T, s=5, color=TEACHER, alpha=0.35, linewidths=0, zorder=3)
+    axes.set_tlabel("others")
+    axes.set_llabel(f"class {first}")
+    axes.set_rlabel(f"class {second}")
+    for axis in (axes.taxis, axes.laxis, axes.raxis):
+        axis.set_label_position("corner")
+    axes.tick_params(labelsize=0, length=0, labelcolor="white")
+    axes.set_title(f"{title}\n log-precision {float(q.log_precision[0]):.1f}", color=INK, fontsize=10, pad=18)
+
+
+def _merged(values: Float[Tensor, "*B K"], first: int, second: int) -> Float[Tensor, "*B 3"]:
+    rest = values.sum(-1) - values[..., first] - values[..., second]
+    return torch.stack([rest.clamp(min=1e-30), values[..., first], values[..., second]], -1)
+
+
+def _shade(axes: Any, q: Dirichlet) -> None:
+    """Regions of highest density that hold 50, 80 and 95 % of the Dirichlet."""
+    generator_state = torch.get_rng_state()
+    at_samples = q.log_prob(q.log_rsample(4000)).numpy()
+    torch.set_rng_state(generator_state)
+    levels = np.unique(np.quantile(at_samples, [0.05, 0.2, 0.5]))
+    grid = _grid(160)
+    heights = q.log_prob(torch.from_numpy(grid).log().unsqueeze(1)).squeeze(-1).numpy()
+    if heights.max() > levels[0] and len(levels) == 3:
+        top = max(heights.max(), levels[-1] + 1e-6) + 1.0
+        axes.tricontourf(*grid.T, heights, levels=[*levels, top], colors=["#fbe3d2", "#f4b98f", "#e88b4f"], zorder=1)
+
+
+def _grid(steps: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    # Denser towards the edges, where a Dirichlet with small concentrations has its mass.
+    side = np.sin(np.linspace(0, np.pi / 2, steps)) ** 2
+    left, right = np.meshgrid(side, side)
+    points = np.stack([left * right, left * (1 - right), 1 - left], -1).reshape(-1, 3)
+    points = np.clip(points, 1e-6, None)
+    unique: np.ndarray[Any, np.dtype[np.float64]] = np.unique(points / points.sum(-1, keepdims=True), axis=0)
+    return unique

@@ -29,7 +29,7 @@ KERNELS = {
     "sharp exponential": (Exponential(0.05), lambda inner: np.exp(20 * (inner - 1))),
     "scaled": (0.25 * Exponential(1.0), lambda inner: 0.25 * np.exp(inner - 1)),
     "sum": (0.5 * Polynomial(3) + 0.5 * Polynomial(4), lambda inner: ((inner + 1) ** 3 + (inner + 1) ** 4) / 2),
-    "mixed sum": (2.0 * Exponential(0.25) + Polynomial(2), lambda x: 2 * np.exp(4 * (x - 1)) + (x + 1) ** 2),
+    "mixed sum": (2 * Exponential(0.25) + Polynomial(2), lambda x: 2 * np.exp(4 * (x - 1)) + (x + 1) ** 2),
 }
 series_kernels = pytest.mark.parametrize(("kernel", "of_inner"), KERNELS.values(), ids=KERNELS.keys())
 laws = settings(deadline=None, max_examples=50, derandomize=True)

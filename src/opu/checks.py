@@ -1,5 +1,7 @@
 """The public doors: what comes in from users is checked here once, and every complaint is one sentence."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -19,7 +21,7 @@ def check_inputs(x: Tensor, what: str = "inputs") -> None:
         )
 
 
-def check_particles(log_particles: Tensor, num_rows: int | None = None, num_classes: int | None = None) -> None:
+def check_particles(log_particles: Any, num_rows: int | None = None, num_classes: int | None = None) -> None:
     """Refuse particles that are not log-probabilities of shape ``(S, B, K)``."""
     if not isinstance(log_particles, Tensor):
         raise ValueError(

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -27,14 +27,14 @@ def distill(
     *,
     objective: str | Objective = "0.1*kl + 10*mmd",
     num_particles: int = 64,
-    broaden: Transform | Literal["auto"] | None = "auto",
+    broaden: Transform | str | None = "auto",
     broadened_fraction: float = 0.5,
     epochs: int = 30,
     batch_size: int = 128,
     learning_rate: float = 1e-3,
-    schedule: Literal["cosine", "constant"] = "cosine",
+    schedule: str = "cosine",
     optimizer: Optimizers | None = None,
-    updates: Literal["joint", "alternating"] = "joint",
+    updates: str = "joint",
     bank: int | None = None,
     held_out: Any = 0.1,
     out: str | Path | None = None,
@@ -59,9 +59,9 @@ def distill(
         epochs: Passes over the inputs.
         batch_size: Inputs per step.
         learning_rate: At the start; with the cosine schedule it falls to 0.
-        schedule: Of the learning rate.
+        schedule: Of the learning rate: ``cosine`` or ``constant``.
         optimizer: Makes an optimiser from parameters; Adam unless given.
-        updates: All parameters together, or the mean's and the precision's in turn, as in the paper.
+        updates: ``joint``, or ``alternating``: the mean's parameters and the precision's in turn, as in the paper.
         bank: Draw this many particles for each input once, and read them in every epoch, instead of fresh ones.
         held_out: Share of the inputs kept for choosing the best epoch and for calibrating novelty, or such inputs
             themselves. Inputs that the teacher was not trained on make honest p-values.
@@ -96,13 +96,15 @@ def distill(
     random_at_start = random_state()
     rows, kept = _split(rows, held_out)
     transform = _transform(broaden, teacher, rows)
+    widen = _widener(transform, broadened_fraction)
+    device = groups[0][0].device
+    kept = None if kept is None else kept.to(device)
+    judge = HeldOut(teacher, kept, widen, num_particles)
     if bank is not None:
-        teacher, rows, transform = _banked(teacher, rows, transform, bank)
+        teacher, rows = _banked(teacher, rows, transform, bank)
+        widen = _widener(None, 0.0)
     plan = Schedule(len(rows), min(batch_size, len(rows)), epochs, learning_rate, schedule)
     run = Run(student, objective, groups, optimizer, plan)
-    widen = _widener(transform, broadened_fraction)
-    kept = None if kept is None else kept.to(run.device)
-    judge = HeldOut(teacher, kept, widen if bank is None else lambda x: x, num_particles)
 
     if before is None:
         folder.save_checkpoint({**run.state(), "random_at_start": random_at_start})
@@ -113,9 +115,9 @@ def distill(
     every = checkpoint_every or plan.steps_per_epoch
     with _progress_bar(progress, plan.total_steps, run.step) as advance:
         while run.step < plan.total_steps:
-            x = widen(rows.take(run.next_rows()).to(run.device))
+            x = widen(rows.take(run.next_rows()).to(device))
             with torch.no_grad():
-                log_particles = teacher(x, num_particles).to(run.device)
+                log_particles = teacher(x, num_particles).to(device)
             loss = run.learn(x, log_particles)
             folder.log(step=run.step, epoch=run.epoch, loss=loss, learning_rate=plan.rate(run.step - 1))
             if run.step % plan.steps_per_epoch == 0:
@@ -228,14 +230,14 @@ def _widener(transform: Transform | None, fraction: float) -> Callable[[Tensor],
 
 
 @torch.no_grad()
-def _banked(teacher: Teacher, rows: Rows, transform: Transform | None, size: int) -> tuple[Teacher, Rows, None]:
+def _banked(teacher: Teacher, rows: Rows, transform: Transform | None, size: int) -> tuple[Teacher, Rows]:
     """The inputs, and as many broadened ones, with particles that are drawn once."""
     parts = list(rows.batches())
     if transform is not None:
         parts += [transform(part, None) for part in parts]
     particles = torch.cat([teacher(part, size).cpu() for part in parts], 1)
     x = torch.cat(parts)
-    return ParticleBank(particles, x, outputs="log_probabilities"), Rows(x), None
+    return ParticleBank(particles, x, outputs="log_probabilities"), Rows(x)
 
 
 @contextmanager

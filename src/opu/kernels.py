@@ -34,7 +34,7 @@ class Kernel(ABC):
     def __add__(self, other: "Kernel") -> "Kernel":
         return SumOfKernels((self, other))
 
-    def __rmul__(self, weight: float) -> "Kernel":
+    def __rmul__(self, weight: float | int) -> "Kernel":
         return ScaledKernel(float(weight), self)
 
 

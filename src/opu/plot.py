@@ -33,23 +33,35 @@ def finish(drawing: Any, path: Path) -> None:
     drawing.savefig(path, bbox_inches="tight")
 
 
-def draw_simplex(axes: Any, log_particles: Float[Tensor, "S K"], q: Dirichlet, title: str) -> None:
+def draw_simplex(axes: Any, log_particles: Float[Tensor, "S K"], q: Dirichlet) -> None:
     """Particles and a Dirichlet on one triangle: the two likeliest classes, and all others together.
 
     Summing classes turns a Dirichlet into a Dirichlet of the summed concentrations, so nothing is approximated.
     """
-    first, second = q.mean[0].topk(2).indices.tolist()
+    first, second = log_particles.exp().mean(0).topk(2).indices.tolist()
     particles = _merged(log_particles.exp(), first, second).double().numpy()
-    merged = Dirichlet.from_concentration(_merged(q.log_concentration().exp(), first, second))
-    _shade(axes, merged)
-    axes.scatter(*particles.T, s=5, color=TEACHER, alpha=0.35, linewidths=0, zorder=3)
-    axes.set_tlabel("others")
-    axes.set_llabel(f"class {first}")
-    axes.set_rlabel(f"class {second}")
-    for axis in (axes.taxis, axes.laxis, axes.raxis):
+    _shade(axes, Dirichlet.from_concentration(_merged(q.log_concentration().exp(), first, second)))
+    axes.scatter(*particles.T, s=9, color=TEACHER, alpha=0.4, linewidths=0, zorder=5, clip_on=False)
+    corners = (
+        (axes.taxis, axes.set_tlabel, "others"),
+        (axes.laxis, axes.set_llabel, str(first)),
+        (axes.raxis, axes.set_rlabel, str(second)),
+    )
+    for axis, set_label, name in corners:
+        set_label(name, color=INK, fontsize=11)
         axis.set_label_position("corner")
-    axes.tick_params(labelsize=0, length=0, labelcolor="white")
-    axes.set_title(f"{title}\n log-precision {float(q.log_precision[0]):.1f}", color=INK, fontsize=10, pad=18)
+        axis.set_label_rotation_mode("horizontal")
+        axis.set_ticks([])
+    axes.text(
+        -0.12,
+        0.56,
+        0.56,
+        f"log-precision {float(q.log_precision[0]):.1f}",
+        ha="center",
+        va="bottom",
+        color=INK,
+        fontsize=9,
+    )
 
 
 def _merged(values: Float[Tensor, "*B K"], first: int, second: int) -> Float[Tensor, "*B 3"]:

@@ -67,7 +67,6 @@ class Run:
         self.student, self.objective, self.groups, self.schedule = student, objective, groups, schedule
         make = optimizer or (lambda parameters: torch.optim.Adam(parameters, schedule.learning_rate))
         self.optimizers = [make(group) for group in groups]
-        self.device = groups[0][0].device
         self.step = 0
         self.order = torch.empty(0, dtype=torch.int64)
         self.best_value = math.inf

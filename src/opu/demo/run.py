@@ -168,15 +168,19 @@ def _median_seconds(function: Callable[[], Tensor], repeats: int) -> float:
 def show(console: Console, metrics: dict[str, Any], out: Path) -> None:
     """One table, and what it says about speed."""
     table = Table(title="AUROC in percent: how well a score finds errors and strangers")
-    table.add_column("what is to be found")
-    for name in ("teacher, best of E, P, MI", "student N", "student E", "student C", "best trivial", "base rate"):
-        table.add_column(name, justify="right")
+    table.add_column("to be found", no_wrap=True)
+    for name in ("teacher", "student N", "E", "C", "trivial", "base"):
+        table.add_column(name, justify="right", no_wrap=True)
     rows = {"errors": metrics["misclassification"], **metrics["ood"]}
     for name, row in rows.items():
         base = row["base_rate"] if name != "errors" else row["base_rate"]["student"]
-        table.add_row(name.replace("_", " "), *_cells(row), f"{base:.1f} %")
+        table.add_row(name.replace("_", " "), *_cells(row), f"{base:.1f}")
     console.print(table)
     accuracy, speed = metrics["accuracy"], metrics["speedup"]
+    console.print(
+        "Teacher: its best of E, P, MI from 500 passes. Student: N is the score we recommend, E and C go into it. "
+        "Trivial: the best detector that knows no classes. Base: share of what is to be found."
+    )
     console.print(f"Accuracy: teacher {accuracy['teacher']:.1f} %, student {accuracy['student']:.1f} %.")
     console.print(
         f"Speed: one pass is [bold]{speed['naive_loop']:.0f} times[/bold] as fast as {speed['num_particles']} passes in a "
@@ -194,4 +198,4 @@ def _cells(row: dict[str, Any]) -> list[str]:
     trivial = max(row["trivial"], key=lambda m: row["trivial"][m]["auroc"])
     student = [f"{row['student'][m]['auroc']:.1f}" for m in ("novelty", "predictive_entropy", "negative_log_precision")]
     teacher = f"{row['teacher'][best]['auroc']:.1f} ({SHORT[best]})"
-    return [teacher, *student, f"{row['trivial'][trivial]['auroc']:.1f} ({trivial.replace('_', ' ')})"]
+    return [teacher, *student, f"{row['trivial'][trivial]['auroc']:.1f} ({trivial.split('_')[0]})"]

@@ -41,7 +41,7 @@ class BaseObjective(ABC):
     def __add__(self, other: Objective) -> "WeightedSum":
         return WeightedSum([*_terms(self), *_terms(other)])
 
-    def __rmul__(self, weight: float) -> "WeightedSum":
+    def __rmul__(self, weight: float | int) -> "WeightedSum":
         return WeightedSum([(weight * w, term) for w, term in _terms(self)])
 
     def __repr__(self) -> str:
@@ -51,7 +51,7 @@ class BaseObjective(ABC):
 class WeightedSum(BaseObjective):
     """A sum of objectives, each with a positive weight."""
 
-    def __init__(self, terms: list[tuple[float, Objective]]) -> None:
+    def __init__(self, terms: list[tuple[float | int, Objective]]) -> None:
         for weight, term in terms:
             if not weight > 0:
                 raise ValueError(f"the weight of an objective must be positive; got {weight} for {term!r}.")
@@ -81,5 +81,5 @@ class WeightedSum(BaseObjective):
         return " + ".join(f"{weight:g} * {term!r}" for weight, term in self.terms)
 
 
-def _terms(objective: Objective) -> list[tuple[float, Objective]]:
+def _terms(objective: Objective) -> list[tuple[float | int, Objective]]:
     return objective.terms if isinstance(objective, WeightedSum) else [(1.0, objective)]

@@ -38,8 +38,8 @@ class Softplus:
 class Bounded:
     """``log alpha_0`` between two bounds, by a sigmoid: our default. Precision cannot explode or vanish off the data."""
 
-    low: float = -2.0
-    high: float = 7.0
+    low: float | int = -2.0
+    high: float | int = 7.0
 
     def __post_init__(self) -> None:
         if not self.low < self.high:

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-Outputs = Literal["logits", "log_probabilities", "probabilities"]
+Outputs = str  # "logits", "log_probabilities" or "probabilities"
 
 
 @runtime_checkable

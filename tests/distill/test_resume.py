@@ -1,0 +1,114 @@
+"""Real processes, really killed: a run that goes on ends with the same bits as one that was left alone."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import opu
+from opu.files import read_state
+
+# A teacher that draws from torch and from numpy, a learned critic beside an exact distance, two optimisers.
+SCRIPT = """
+import sys, numpy as np, torch, opu
+from torch import nn
+from opu.objectives import CriticEMD, ExactMMD
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+np.random.seed(0)
+net = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 3))
+dropout = opu.teachers.MCDropout(net)
+def teacher(x, num_particles):
+    shift = torch.from_numpy(np.random.randn(num_particles, 1, 3)).float()
+    return (dropout(x, num_particles) + 0.1 * shift).log_softmax(-1)
+student = opu.students.mlp(4, 3, (16,))
+opu.distill(
+    teacher, student, torch.randn(120, 4), objective=ExactMMD() + 0.1 * CriticEMD(critic_steps=1, hidden=8),
+    updates="alternating", epochs=12, batch_size=16, num_particles=8, checkpoint_every=5,
+    out=sys.argv[1], resume=True, progress=False,
+)
+student.save(sys.argv[1] + "/student")
+"""
+
+
+def start(out: Path) -> subprocess.Popen[bytes]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([sys.executable, "-c", SCRIPT, str(out)], env=environment, stderr=subprocess.PIPE)
+
+
+def finish(out: Path) -> None:
+    process = start(out)
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors.decode()
+
+
+def lines_of(log: Path) -> int:
+    return len(log.read_text().splitlines()) if log.exists() else 0
+
+
+def kill_after(out: Path, lines: int, pause: float) -> int:
+    """Kill a run once its log has so many lines, and a little later; return the lines it reached."""
+    process = start(out)
+    log = out / "log.jsonl"
+    while lines_of(log) < lines and process.poll() is None:
+        time.sleep(0.002)
+    time.sleep(pause)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stderr.close()
+    return lines_of(log)
+
+
+@pytest.mark.slow
+def test_killed_runs_end_with_the_same_bits(tmp_path):
+    finish(tmp_path / "whole")
+    source = random.Random(0)
+    reached = [kill_after(tmp_path / "killed", lines, source.uniform(0, 0.05)) for lines in (1, 13, 47)]
+    assert reached[0] < reached[-1], "the kills should have hit different moments of the run"
+    finish(tmp_path / "killed")
+
+    whole, killed = (opu.load(tmp_path / name / "student") for name in ("whole", "killed"))
+    for name, w in whole.state_dict().items():
+        assert torch.equal(w, killed.state_dict()[name]), name
+    assert (tmp_path / "whole" / "log.jsonl").read_text() == (tmp_path / "killed" / "log.jsonl").read_text()
+
+
+@pytest.mark.slow
+def test_no_kill_ever_leaves_a_broken_checkpoint(tmp_path):
+    out = tmp_path / "run"
+    source = random.Random(1)
+    for lines in (1, 8, 20, 30):
+        kill_after(out, lines, source.uniform(0, 0.02))
+        checkpoint = out / "checkpoint" / "latest.safetensors"
+        if checkpoint.exists():
+            assert read_state(checkpoint)["step"] % 5 == 0
+        assert json.loads((out / "config.json").read_text())["distill"]["epochs"] == 12
+
+
+def test_a_full_disk_costs_one_sentence_and_no_checkpoint(tmp_path):
+    """The operating system itself refuses to let the checkpoint grow (a file-size limit stands in for a full disk)."""
+    finish(tmp_path / "run")
+    before = (tmp_path / "run" / "checkpoint" / "latest.safetensors").read_bytes()
+    limited = (
+        "import resource, signal\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))\n"
+        "from pathlib import Path\n"
+        "from opu.files import write_state\n"
+        "import torch\n"
+        f"write_state(Path({str(tmp_path / 'run' / 'checkpoint' / 'latest.safetensors')!r}), {{'w': torch.zeros(10000)}})\n"
+    )
+    done = subprocess.run([sys.executable, "-c", limited], capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "could not write" in done.stderr
+    assert "What was there before is untouched" in done.stderr
+    assert (tmp_path / "run" / "checkpoint" / "latest.safetensors").read_bytes() == before
+    assert sorted(path.name for path in (tmp_path / "run" / "checkpoint").iterdir()) == ["latest.safetensors"]

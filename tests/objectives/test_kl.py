@@ -1,0 +1,208 @@
+"""Forward KL as a likelihood, and the arithmetic by which objectives combine."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from mpmath.ctx_mp import MPContext
+from scipy import special, stats
+from torch import Tensor
+
+from opu.dirichlet import Dirichlet, kl_divergence
+from opu.kernels import Polynomial
+from opu.objectives.base import BaseObjective, Objective, WeightedSum
+from opu.objectives.exact_mmd import ExactMMD
+from opu.objectives.kl import ForwardKL
+
+mp = MPContext()
+mp.dps = 50
+
+NO_INPUT = torch.zeros(1, 1)  # neither the KL nor the MMD looks at the inputs
+ALPHAS = [[0.5, 2.0, 3.0], [10.0, 1.0, 0.1], [400.0, 300.0, 1e-3]]
+
+
+def dirichlet(*rows: list[float]) -> Dirichlet:
+    return Dirichlet.from_concentration(torch.tensor(rows, dtype=torch.float64))
+
+
+def particles_from(alpha: list[float], count: int, batch: int, seed: int = 0) -> Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).dirichlet(alpha, size=(count, batch)))
+
+
+def expected_log(*rows: list[float]) -> Tensor:
+    """E ln pi of each Dirichlet, as though it were one particle: all that the forward KL asks of a teacher."""
+    alpha = np.array(rows)
+    return torch.from_numpy(special.digamma(alpha) - special.digamma(alpha.sum(-1, keepdims=True)))[None]
+
+
+# Forward KL
+
+
+def test_it_is_the_mean_negative_log_density_of_the_particles():
+    particles = particles_from([1.0, 1.0, 1.0], 40, 3)
+    got = ForwardKL()(NO_INPUT, particles.log(), dirichlet(*ALPHAS))
+    for value, alpha, cloud in zip(got, ALPHAS, particles.permute(1, 0, 2).numpy(), strict=True):
+        want = -np.mean([stats.dirichlet(alpha).logpdf(particle / particle.sum()) for particle in cloud])
+        assert value.item() == pytest.approx(want, rel=1e-11)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("log_precision", [-12.0, 0.0, 7.0, 20.0])
+def test_confident_particles_give_the_right_value_and_finite_gradients(log_precision, dtype):
+    # exp(-1e4) is 0, and its logarithm would be minus infinity.
+    log_particles = torch.tensor([[0.0, -1e4, -2e4], [-1e4, 0.0, -1e4]], dtype=dtype).view(2, 1, 3)
+    logits = torch.tensor([[0.0, -3.0, -60.0]], dtype=dtype, requires_grad=True)
+    g = torch.tensor([log_precision], dtype=dtype, requires_grad=True)
+    q = Dirichlet.from_logits(logits, g)
+    value = ForwardKL()(NO_INPUT, log_particles, q)
+
+    weights = [mp.exp(mp.mpf(v)) for v in logits[0].tolist()]
+    alpha = [mp.exp(mp.mpf(log_precision)) * w / mp.fsum(weights) for w in weights]
+    mean_log = [mp.mpf(v) for v in (-5e3, -5e3, -1.5e4)]
+    likelihood = mp.fsum((a - 1) * v for a, v in zip(alpha, mean_log, strict=True))
+    want = mp.fsum(map(mp.loggamma, alpha)) - mp.loggamma(mp.fsum(alpha)) - likelihood
+    tolerance = 1e-6 if dtype == torch.float32 else 1e-12
+    assert value.item() == pytest.approx(float(want), rel=tolerance)
+    for gradient in torch.autograd.grad(value.sum(), (logits, g)):
+        assert gradient.isfinite().all()
+
+
+def test_the_minimum_is_the_true_dirichlet():
+    log_alpha = torch.tensor(ALPHAS, dtype=torch.float64).log().requires_grad_()
+    value = ForwardKL()(NO_INPUT, expected_log(*ALPHAS), Dirichlet.from_log_concentration(log_alpha))
+    want = [stats.dirichlet(alpha).entropy() for alpha in ALPHAS]  # the KL without the teacher's entropy
+    np.testing.assert_allclose(value.detach(), want, rtol=1e-10)
+    (gradient,) = torch.autograd.grad(value.sum(), log_alpha)
+    np.testing.assert_allclose(gradient, 0, atol=1e-9)
+    for _ in range(20):
+        moved = Dirichlet.from_log_concentration(log_alpha.detach() + 0.1 * torch.randn(3, 3))
+        assert (ForwardKL()(NO_INPUT, expected_log(*ALPHAS), moved) > value).all()
+
+
+def test_its_excess_over_the_teachers_entropy_is_the_divergence():
+    p, q = dirichlet(*ALPHAS), dirichlet([1.0, 1.0, 1.0], [3.0, 0.2, 7.0], [90.0, 80.0, 1e-2])
+    excess = ForwardKL()(NO_INPUT, expected_log(*ALPHAS), q) - p.entropy()
+    torch.testing.assert_close(excess, kl_divergence(p, q), rtol=1e-9, atol=0)
+
+
+def test_its_gradient_at_the_truth_vanishes_on_average_with_one_particle():
+    alpha, count = [0.8, 2.0, 3.0], 100_000
+    log_alpha = torch.tensor(alpha, dtype=torch.float64).log().repeat(count, 1).requires_grad_()
+    particles = particles_from(alpha, 1, count)
+    value = ForwardKL()(NO_INPUT, particles.log(), Dirichlet.from_log_concentration(log_alpha)).sum()
+    gradients = torch.autograd.grad(value, log_alpha)[0].numpy()
+    assert (abs(gradients.mean(0)) < 5 * gradients.std(0) / math.sqrt(count)).all()
+
+
+def test_it_is_linear_in_the_teachers_measure():
+    log_particles, q = particles_from([1.0, 1.0, 1.0], 12, 3).log(), dirichlet(*ALPHAS)
+    parts = [ForwardKL()(NO_INPUT, part, q) for part in log_particles.split(3)]
+    torch.testing.assert_close(ForwardKL()(NO_INPUT, log_particles, q), torch.stack(parts).mean(0), rtol=1e-12, atol=0)
+
+
+def test_the_order_of_classes_does_not_matter_to_it():
+    log_particles, order = particles_from([1.0, 1.0, 1.0], 5, 3).log(), [2, 0, 1]
+    swapped = dirichlet(*[[alpha[k] for k in order] for alpha in ALPHAS])
+    before = ForwardKL()(NO_INPUT, log_particles, dirichlet(*ALPHAS))
+    torch.testing.assert_close(ForwardKL()(NO_INPUT, log_particles[..., order], swapped), before, rtol=1e-11, atol=0)
+
+
+# Arithmetic
+
+
+class Learning(BaseObjective):
+    """Counts its calls, as a critic would count its steps."""
+
+    def __init__(self, steps: int = 0) -> None:
+        self.steps = steps
+
+    def __call__(self, x: Tensor, log_particles: Tensor, q: Dirichlet) -> Tensor:
+        self.steps += 1
+        return q.log_precision
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state) -> None:
+        self.steps = state["steps"]
+
+
+@pytest.fixture
+def log_particles() -> Tensor:
+    return particles_from([1.0, 1.0, 1.0], 20, 3).log()
+
+
+@pytest.fixture
+def q() -> Dirichlet:
+    return dirichlet(*ALPHAS)
+
+
+def test_the_robust_recipe_as_the_documentation_writes_it(log_particles, q):
+    objective = 0.1 * ForwardKL() + 10 * ExactMMD()
+    want = 0.1 * ForwardKL()(NO_INPUT, log_particles, q) + 10 * ExactMMD()(NO_INPUT, log_particles, q)
+    torch.testing.assert_close(objective(NO_INPUT, log_particles, q), want, rtol=1e-14, atol=0)
+    assert repr(objective) == "0.1 * ForwardKL + 10 * ExactMMD(Exponential(temperature=0.5))"
+
+
+def test_weighted_sums_are_sums_with_weights(log_particles, q):
+    kl, mmd = (f(NO_INPUT, log_particles, q) for f in (ForwardKL(), ExactMMD(Polynomial(2))))
+    for objective, want in [
+        (0.1 * ForwardKL() + 10.0 * ExactMMD(Polynomial(2)), 0.1 * kl + 10 * mmd),
+        (2.0 * (ForwardKL() + 3.0 * ExactMMD(Polynomial(2))), 2 * kl + 6 * mmd),
+        (ForwardKL() + ExactMMD(Polynomial(2)) + ForwardKL(), 2 * kl + mmd),
+        (0.5 * (4.0 * ForwardKL()), 2 * kl),
+    ]:
+        torch.testing.assert_close(objective(NO_INPUT, log_particles, q), want, rtol=1e-13, atol=1e-13)
+        assert isinstance(objective, WeightedSum)
+        assert isinstance(objective, Objective)
+
+
+def test_a_plain_function_can_be_a_term(log_particles, q):
+    objective = ForwardKL() + (lambda x, log_particles, q: q.log_precision)
+    want = ForwardKL()(NO_INPUT, log_particles, q) + q.log_precision
+    torch.testing.assert_close(objective(NO_INPUT, log_particles, q), want, rtol=1e-14, atol=0)
+    assert objective.state_dict() == {}
+
+
+def test_gradients_of_a_sum_are_sums_of_gradients(log_particles):
+    log_alpha = torch.tensor(ALPHAS, dtype=torch.float64).log().requires_grad_()
+
+    def gradient(objective):
+        value = objective(NO_INPUT, log_particles, Dirichlet.from_log_concentration(log_alpha))
+        return torch.autograd.grad(value.sum(), log_alpha)[0]
+
+    want = 0.1 * gradient(ForwardKL()) + 10 * gradient(ExactMMD())
+    torch.testing.assert_close(gradient(0.1 * ForwardKL() + 10.0 * ExactMMD()), want, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, float("nan")])
+def test_a_weight_that_is_not_positive_is_refused(weight):
+    with pytest.raises(ValueError, match=f"weight of an objective must be positive; got {weight} for ForwardKL"):
+        weight * ForwardKL()
+    with pytest.raises(ValueError, match="weight of an objective must be positive"):
+        WeightedSum([(1.0, ExactMMD()), (weight, ForwardKL())])
+
+
+def test_names_are_the_expressions_that_make_them():
+    assert repr(ForwardKL()) == "ForwardKL"
+    assert repr(2.0 * (ForwardKL() + 0.25 * ForwardKL())) == "2 * ForwardKL + 0.5 * ForwardKL"
+
+
+def test_only_objectives_that_learn_have_a_state(log_particles, q):
+    learning = Learning()
+    objective = ForwardKL() + 2.0 * learning + ExactMMD()
+    objective(NO_INPUT, log_particles, q)
+    objective(NO_INPUT, log_particles, q)
+    assert objective.state_dict() == {"1": {"steps": 2}}
+    assert (0.1 * ForwardKL() + ExactMMD()).state_dict() == {}
+    fresh = Learning()
+    (ForwardKL() + 2.0 * fresh + ExactMMD()).load_state_dict(objective.state_dict())
+    assert fresh.steps == 2
+
+
+def test_an_objective_that_does_not_learn_takes_back_only_an_empty_state():
+    ForwardKL().load_state_dict({})
+    with pytest.raises(AssertionError, match="ForwardKL does not learn"):
+        ForwardKL().load_state_dict({"steps": 2})

@@ -36,14 +36,9 @@ class BetaMarginals:
     def quantile(self, level: float) -> Float[Tensor, "*B K"]:
         """The class probability that is exceeded with probability ``1 - level``."""
         a, b = self._arrays()
-        # Below a shape of 1e-3 the law is two points for every purpose; the library routine wanders there, so we use
-        # the leading term of the distribution function, level = b/(a+b) x^a, and its mirror image.
-        with np.errstate(divide="ignore", over="ignore", under="ignore", invalid="ignore"):
-            ordinary = special.betaincinv(np.maximum(a, 1e-3), np.maximum(b, 1e-3), level)
-            near_zero = np.exp(np.minimum(np.log(level * (a + b) / b) / a, 0.0))
-            near_one = -np.expm1(np.minimum(np.log((1 - level) * (a + b) / a) / b, 0.0))
-        corner = np.where(level < b / (a + b), near_zero, near_one)
-        return self._tensor(np.where(np.minimum(a, b) < 1e-3, corner, ordinary))
+        values = special.betaincinv(a, b, level)
+        # SciPy stops at the smallest normal number where the quantile itself is smaller still.
+        return self._tensor(np.where(values <= np.finfo(np.float64).tiny, 0.0, values))
 
     def interval(self, level: float = 0.9) -> tuple[Float[Tensor, "*B K"], Float[Tensor, "*B K"]]:
         """Equal-tailed credible interval that holds each class probability with probability ``level``."""

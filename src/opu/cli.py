@@ -35,6 +35,20 @@ def demo(
     run_demo(out, seed=seed, overwrite=overwrite)
 
 
+@app.command()
+def tables(
+    documents: Annotated[list[Path], typer.Argument(help="Markdown files with table markers.")],
+    results: Annotated[Path, typer.Option(help="Folder of result files.")] = Path("results"),
+) -> None:
+    """Render the tables of Markdown documents anew from result files."""
+    from opu.files import write_atomically
+    from opu.tables import render
+
+    for document in documents:
+        text = document.read_text()
+        write_atomically(document, render(text, results).encode())
+
+
 def main() -> None:
     """Run the command line."""
     try:

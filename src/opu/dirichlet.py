@@ -50,6 +50,8 @@ class Dirichlet:
     @classmethod
     def from_concentration(cls, concentration: Float[Tensor, "*B K"]) -> "Dirichlet":
         """The Dirichlet with this ``alpha``, in the usual parametrisation."""
+        if not bool((concentration > 0).all()):
+            raise ValueError(f"concentrations must be positive; got {float(concentration.detach().min()):g}.")
         return cls.from_log_concentration(concentration.log())
 
     @classmethod
@@ -110,7 +112,7 @@ class Dirichlet:
     # Density and information
 
     def log_prob(self, log_particles: Float[Tensor, "*S K"]) -> Float[Tensor, "*S"]:
-        r"""Log-density at points given as log-probabilities, broadcast over leading axes.
+        r"""Log-density at points given as log-probabilities, ``(B, K)`` or with more axes before the batch.
 
         .. math:: \ln\Gamma(\alpha_0) - \sum_k \ln\Gamma(\alpha_k) + \sum_k (\alpha_k - 1) \ln\pi_k
         """

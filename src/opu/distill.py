@@ -29,7 +29,7 @@ def distill(
     num_particles: int = 64,
     broaden: Transform | str | None = "auto",
     broadened_fraction: float = 0.5,
-    epochs: int = 30,
+    epochs: int | None = None,
     batch_size: int = 128,
     learning_rate: float = 1e-3,
     schedule: str = "cosine",
@@ -56,7 +56,7 @@ def distill(
         broaden: How to make inputs wider than the data; ``"auto"`` picks by shape (images, feature vectors) where the
             teacher can label new inputs, ``None`` leaves the inputs alone.
         broadened_fraction: Share of each batch that is broadened.
-        epochs: Passes over the inputs.
+        epochs: Passes over the inputs; 30 unless given, or more where the inputs are few, to make 1,500 steps.
         batch_size: Inputs per step.
         learning_rate: At the start; with the cosine schedule it falls to 0.
         schedule: Of the learning rate: ``cosine`` or ``constant``.
@@ -103,7 +103,7 @@ def distill(
     if bank is not None:
         teacher, rows = _banked(teacher, rows, transform, bank)
         widen = _widener(None, 0.0)
-    plan = Schedule(len(rows), min(batch_size, len(rows)), epochs, learning_rate, schedule)
+    plan = Schedule.of(len(rows), batch_size, epochs, learning_rate, schedule)
     run = Run(student, objective, groups, optimizer, plan)
 
     if before is None:

@@ -109,9 +109,9 @@ class Exponential(Kernel):
     temperature: float = 0.5
 
     def __post_init__(self) -> None:
-        if not self.temperature >= 0.05:
+        if not 0.05 <= self.temperature <= 1e6:
             raise ValueError(
-                "an exponential kernel needs a temperature of at least 0.05, below which its series is too long; got "
+                "an exponential kernel needs a temperature from 0.05, below which its series is too long, to 1e6; got "
                 f"{self.temperature}."
             )
 

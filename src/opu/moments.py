@@ -35,6 +35,8 @@ def kernel_to_points(
         points: Points on the simplex as probabilities; no gradient flows into them.
         coefficients: ``c_0, c_1, ..``
     """
+    if len(coefficients) == 1:
+        return torch.full_like(q.log_precision, coefficients[0], dtype=torch.float64)
     mean = q.log_concentration().softmax(-1)
     value: Tensor = _KernelToPoints.apply(  # type: ignore[no-untyped-call]
         mean, q.log_precision.double(), points, tuple(coefficients)
@@ -137,6 +139,8 @@ def kernel_between(p: Dirichlet, q: Dirichlet, coefficients: Sequence[float]) ->
     :math:`(1 + \alpha_0)(1 + \beta_0)`, which keeps every coefficient within float64 from precision 1e-6 to 1e9.
     """
     order = len(coefficients) - 1
+    if order == 0:
+        return torch.full_like(p.log_precision, coefficients[0], dtype=torch.float64)
     alpha, beta = p.log_concentration().exp(), q.log_concentration().exp()
     alpha_0, beta_0 = alpha.sum(-1, keepdim=True), beta.sum(-1, keepdim=True)
     scale = (1 + alpha_0) * (1 + beta_0)

@@ -36,6 +36,14 @@ class Schedule:
     learning_rate: float
     shape: str
 
+    @classmethod
+    def of(cls, num_rows: int, batch_size: int, epochs: int | None, learning_rate: float, shape: str) -> "Schedule":
+        """A plan for so many rows; without a number of epochs, long enough for small sets too."""
+        batch_size = min(batch_size, num_rows)
+        if epochs is None:
+            epochs = max(30, math.ceil(1500 / (num_rows // batch_size)))
+        return cls(num_rows, batch_size, epochs, learning_rate, shape)
+
     @property
     def steps_per_epoch(self) -> int:
         """Whole batches only, so that every step weighs the same."""

@@ -20,7 +20,7 @@ OBJECTIVES = {
     "mmd sampled, sum of kernels": (SampledMMD(RBF((0.1, 0.5)) + 0.5 * Polynomial(3)), 30, 0.1, 0.01),
     "0.1*kl + 10*mmd": (0.1 * ForwardKL() + 10 * ExactMMD(), 20, 0.05, 0.01),
     "sinkhorn": (Sinkhorn(blur=0.1), 10, 0.25, 0.02),
-    "emd": (CriticEMD(critic_steps=5, hidden=32, learning_rate=3e-3), 20, 0.2, 0.03),
+    "emd": (CriticEMD(critic_steps=5, hidden=64, learning_rate=2e-3), 25, 0.2, 0.03),
 }
 
 

@@ -18,9 +18,9 @@ from opu.demo import data
 from opu.environment import environment
 from opu.evaluate import compare
 from opu.files import write_json
+from opu.tables import TEACHER_MEASURES
 from opu.teachers import MCDropout
 
-TEACHER_MEASURES = ("predictive_entropy", "least_confidence", "mutual_information")
 SHORT = {
     "predictive_entropy": "E",
     "least_confidence": "P",
@@ -101,7 +101,7 @@ def _clear(out: Path, overwrite: bool) -> None:
     shutil.rmtree(out)
 
 
-def train_teacher(digits: data.Digits, settings: Settings) -> nn.Module:
+def train_teacher(digits: data.Digits, settings: Settings, num_classes: int = data.HELD_OUT_CLASS) -> nn.Module:
     """An ordinary network with dropout, trained in the ordinary way."""
     width = settings.hidden
     net = nn.Sequential(
@@ -112,7 +112,7 @@ def train_teacher(digits: data.Digits, settings: Settings) -> nn.Module:
         nn.Linear(width, width),
         nn.ReLU(),
         nn.Dropout(settings.dropout),
-        nn.Linear(width, data.HELD_OUT_CLASS),
+        nn.Linear(width, num_classes),
     )
     optimizer = torch.optim.Adam(net.parameters(), 1e-3)
     for _ in range(settings.teacher_epochs):

@@ -52,6 +52,7 @@ def teacher_term(kernel: Kernel, particles: Float[Tensor, "S B K"], block: int =
     Up to the fourth power of the inner product all pairs are summed at once. Other kernels compare the particles within
     blocks, which is unbiased too; a block as large as the cloud compares all pairs, at a cost that grows with its square.
     """
+    assert block >= 2, "a block of one particle has no pairs"
     coefficients = kernel.power_series()
     on_diagonal = _series(particles.square().sum(-1), coefficients).sum(0)
     if len(particles) == 1:  # one particle has no pairs; any constant will do

@@ -18,6 +18,10 @@ class SampledMMD(BaseObjective):
 
     def __init__(self, kernel: Kernel | None = None, num_samples: int | None = None) -> None:
         self.kernel = kernel if kernel is not None else RBF() + 0.5 * Polynomial(3) + 0.5 * Polynomial(4)
+        if num_samples is not None and num_samples < 2:
+            raise ValueError(
+                f"an unbiased MMD needs at least 2 samples from the student; got num_samples={num_samples}."
+            )
         self.num_samples = num_samples
 
     def __call__(self, x: Tensor, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
@@ -58,7 +62,7 @@ def squared_mmd(
 def _mean_off_diagonal(kernel: Kernel, cloud: Float[Tensor, "B S K"]) -> Float[Tensor, " B"]:
     count = cloud.shape[1]
     gram = kernel.gram(cloud, cloud)
-    if count == 1:  # a single particle has no pairs; its own kernel value is a constant of the teacher
+    if count == 1:  # a single particle of the teacher has no pairs; its own kernel value is a constant
         return gram[:, 0, 0]
     diagonal = gram.diagonal(dim1=1, dim2=2).sum(-1)
     return (gram.sum((1, 2)) - diagonal) / (count * (count - 1))

@@ -1,0 +1,98 @@
+"""Which share of novelty's false alarms should C get? A study on classes held out for development only.
+
+The demo is evaluated with the digit 9 held out, so the 9 takes no part here at all: each run leaves out one of the
+digits 1, 3, 5, 8 and trains on the other eight. Far strangers are not looked at; the share is chosen for near ones.
+
+python -m benchmarks.novelty_shares [--out results/study-novelty-shares.json]
+"""
+
+import argparse
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+
+import opu
+from opu import metrics
+from opu.demo.data import Digits
+from opu.demo.run import Settings, train_teacher
+from opu.environment import environment
+from opu.evaluate import student_answers, teacher_answers
+from opu.files import write_json
+from opu.novelty import rarity
+from opu.tables import TEACHER_MEASURES
+
+EVALUATED_CLASS = 9
+SHARES = {"1/2": 0.5, "1/4": 0.25, "1/10": 0.1, "1/20": 0.05}
+
+
+def development_digits(seed: int, held_out: int) -> Digits:
+    source, bunch = np.random.default_rng(seed), load_digits()
+    images = torch.tensor(bunch.images / 8 - 1, dtype=torch.float32).unsqueeze(1)
+    classes = [c for c in range(10) if c not in (held_out, EVALUATED_CLASS)]
+    labels = torch.tensor([classes.index(t) if t in classes else -1 for t in bunch.target])
+    inside = np.flatnonzero(labels.numpy() >= 0)
+    source.shuffle(inside)
+    first, second = int(0.5 * len(inside)), int(0.7 * len(inside))
+    train, calibration, test = (torch.from_numpy(part) for part in np.split(inside, [first, second]))
+    strangers = images[torch.from_numpy(bunch.target == held_out)]
+    return Digits(
+        images[train], labels[train], images[calibration], images[test], labels[test], {"held_out": strangers}
+    )
+
+
+def run(held_out: int, seed: int) -> dict[str, Any]:
+    torch.manual_seed(seed)
+    digits, settings = development_digits(seed, held_out), Settings()
+    teacher = opu.teachers.MCDropout(train_teacher(digits, settings, num_classes=8), consistent=True)
+    student = opu.students.mlp(64, 8, (settings.hidden, settings.hidden))
+    opu.distill(
+        teacher,
+        student,
+        digits.train,
+        held_out=digits.calibration,
+        epochs=settings.epochs,
+        num_particles=settings.num_particles,
+    )
+    strangers = digits.foreign["held_out"]
+    positive = np.repeat([0, 1], [len(digits.test), len(strangers)])
+    theirs = [teacher_answers(teacher, x, 500).scores for x in (digits.test, strangers)]
+    ours = [student_answers(student, x).scores for x in (digits.test, strangers)]
+
+    def both(answers: list[Any], measure: str) -> Any:
+        return np.concatenate([answer[measure] for answer in answers])
+
+    entropy, precision = both(ours, "predictive_entropy"), both(ours, "negative_log_precision")
+    of_entropy = rarity(torch.from_numpy(entropy), student.novelty.entropy).numpy()
+    of_precision = rarity(torch.from_numpy(precision), student.novelty.negative_log_precision).numpy()
+    novelty = {
+        name: metrics.auroc(np.maximum(of_entropy, of_precision - math.log((1 - share) / share)), positive)
+        for name, share in SHARES.items()
+    }
+    return {
+        "held_out": held_out,
+        "seed": seed,
+        "teacher": max(metrics.auroc(both(theirs, m), positive) for m in TEACHER_MEASURES),
+        "entropy": metrics.auroc(entropy, positive),
+        "precision": metrics.auroc(precision, positive),
+        "novelty": novelty,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("results/study-novelty-shares.json"))
+    options = parser.parse_args()
+    runs = []
+    for held_out in (1, 3, 5, 8):
+        for seed in (0, 1):
+            runs.append(run(held_out, seed))
+            write_json(options.out, {"runs": runs, "environment": environment()})
+            print(runs[-1])
+
+
+if __name__ == "__main__":
+    main()

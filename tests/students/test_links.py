@@ -1,0 +1,129 @@
+"""Links against their formulas in 40 digits, at the ends of their range, and as names."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mpmath.ctx_mp import MPContext
+
+from opu.students import Bounded, Exp, Softplus
+from opu.students.links import parse_link
+
+mp = MPContext()
+mp.dps = 40
+laws = settings(deadline=None, max_examples=100, derandomize=True)
+finite = st.floats(-1e4, 1e4)
+bounds = st.tuples(st.floats(-50, 50), st.floats(-50, 50)).filter(lambda pair: pair[0] < pair[1])
+EXTREMES = [-1e4, -1e3, -104.0, -88.0, -50.0, -16.0, -15.0001, -15.0, -14.9999, -1.0, 0.0, 1.0, 20.0, 88.0, 1e3, 1e4]
+
+
+def log_softplus(z: float) -> float:
+    return float(mp.log(mp.log1p(mp.exp(mp.mpf(z)))))
+
+
+@laws
+@given(finite)
+def test_exp_leaves_the_log_precision_as_it_is(z):
+    assert Exp()(torch.tensor([z], dtype=torch.float64)).item() == z
+
+
+@laws
+@given(finite)
+def test_softplus_is_the_log_of_softplus(z):
+    answer = Softplus()(torch.tensor([z], dtype=torch.float64)).item()
+    assert answer == pytest.approx(log_softplus(z), rel=1e-12, abs=2e-7)
+
+
+@laws
+@given(finite, bounds)
+def test_bounded_is_a_sigmoid_between_its_bounds(z, pair):
+    low, high = pair
+    answer = Bounded(low, high)(torch.tensor([z], dtype=torch.float64)).item()
+    expected = low + (high - low) * float(1 / (1 + mp.exp(-mp.mpf(z))))
+    assert answer == pytest.approx(expected, rel=1e-12, abs=1e-12 * (abs(low) + abs(high)))
+
+
+@laws
+@given(bounds, st.lists(finite, min_size=2, max_size=8))
+def test_bounded_stays_within_its_bounds_and_never_falls(pair, values):
+    low, high = pair
+    z = torch.tensor(sorted(values))
+    answer = Bounded(low, high)(z)
+    rounding = 1e-6 * (abs(low) + abs(high))
+    assert float(answer.min()) >= low - rounding
+    assert float(answer.max()) <= high + rounding
+    assert bool((answer.diff() >= 0).all())
+
+
+def test_bounded_is_in_the_middle_at_zero_and_at_its_bounds_far_out():
+    z = torch.tensor([-1e4, 0.0, 1e4])
+    assert Bounded()(z).tolist() == [-2.0, 2.5, 7.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("z", EXTREMES)
+def test_softplus_is_stable_with_the_right_gradient_everywhere(z, dtype):
+    variable = torch.tensor([z], dtype=dtype, requires_grad=True)
+    answer = Softplus()(variable)
+    (gradient,) = torch.autograd.grad(answer.sum(), variable)
+    slope = float(mp.mpf(1) / (1 + mp.exp(-mp.mpf(z))) / mp.log1p(mp.exp(mp.mpf(z))))
+    assert answer.item() == pytest.approx(log_softplus(z), rel=1e-6, abs=1e-6)
+    assert gradient.item() == pytest.approx(slope, rel=1e-5)
+
+
+@pytest.mark.parametrize("link", [Exp(), Softplus(), Bounded()], ids=str)
+def test_gradients_are_finite_and_never_negative(link):
+    z = torch.tensor(EXTREMES, requires_grad=True)
+    (gradient,) = torch.autograd.grad(link(z).sum(), z)
+    assert bool(torch.isfinite(gradient).all())
+    assert float(gradient.min()) >= 0
+
+
+# --- links by name ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("link", [Exp(), Softplus(), Bounded(), Bounded(-1.5, 3), Bounded(0, 1e6)], ids=str)
+def test_a_link_is_read_back_from_its_name(link):
+    assert parse_link(str(link)) == link
+    assert parse_link(link) is link
+
+
+@laws
+@given(bounds)
+def test_any_bounds_are_read_back_exactly(pair):
+    """A saved student keeps its link as this name, and must answer as before."""
+    link = Bounded(*pair)
+    assert parse_link(str(link)) == link
+
+
+@pytest.mark.parametrize("name", ["bounded(-1,2.5)", "bounded( -1 , 2.5 )", "bounded(-1.0, +2.5)", "bounded(-1e0, 25e-1)"])
+def test_bounds_may_be_written_in_several_ways(name):
+    assert parse_link(name) == Bounded(-1.0, 2.5)
+
+
+def test_the_plain_names():
+    assert parse_link("exp") == Exp()
+    assert parse_link("softplus") == Softplus()
+    assert parse_link("bounded") == Bounded(-2.0, 7.0)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "tanh", "Exp", "bounded(1)", "bounded(1, 2, 3)", "bounded(a, b)", "bounded(1.2.3, 4)", "bounded(., 1)"]
+)
+def test_an_unknown_name_is_refused_with_those_that_exist(name):
+    with pytest.raises(ValueError, match=r"a link is exp, softplus, bounded or bounded\(low, high\); got"):
+        parse_link(name)
+
+
+@pytest.mark.parametrize(("low", "high"), [(1.0, 1.0), (2.0, 1.0), (math.nan, 1.0), (0.0, math.nan)])
+def test_bounds_that_do_not_rise_are_refused(low, high):
+    with pytest.raises(ValueError, match="the bounds of a link must rise; got"):
+        Bounded(low, high)
+
+
+@pytest.mark.parametrize(("low", "high"), [(-math.inf, 1.0), (0.0, math.inf)])
+def test_infinite_bounds_which_would_answer_with_nan_are_refused(low, high):
+    with pytest.raises(ValueError, match="bounds"):
+        Bounded(low, high)

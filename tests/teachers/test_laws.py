@@ -1,0 +1,170 @@
+"""Every teacher joins one table and meets every law."""
+
+import copy
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from opu.teachers import Ensemble, Function, MCDropout, ParticleBank, Teacher, WeightSamples
+
+K, ROWS = 3, 6
+
+
+@dataclass
+class Case:
+    teacher: Teacher
+    networks: list[nn.Module] = field(default_factory=list)
+    total: int | None = None  # how many posterior samples there are, where they can be counted
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, K))
+
+
+def inputs() -> Tensor:
+    return torch.randn(ROWS, 4, generator=torch.Generator().manual_seed(5))
+
+
+def mc_dropout(**options) -> Case:
+    net = network()
+    return Case(MCDropout(net, **options), [net])
+
+
+def weight_samples(form) -> Case:
+    net = network()
+    samples = [copy.deepcopy(network().state_dict()) for _ in range(5)]
+    return Case(WeightSamples(net, form(samples)), [net], total=5)
+
+
+def stacked(samples):
+    return {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}
+
+
+def ensemble() -> Case:
+    networks = [network() for _ in range(4)]
+    return Case(Ensemble(networks), networks, total=4)
+
+
+def bank(outputs: str) -> Case:
+    values = torch.randn(7, ROWS, K, requires_grad=True)
+    values = {"logits": values, "probabilities": values.softmax(-1), "log_probabilities": values.log_softmax(-1)}[outputs]
+    return Case(ParticleBank(values, inputs(), outputs=outputs), total=7)
+
+
+def function() -> Case:
+    net = network().eval()
+    return Case(
+        Function(lambda x, s: torch.stack([net(x + 0.1 * torch.randn_like(x)) for _ in range(s)]), outputs="logits")
+    )
+
+
+CASES = {
+    "mc dropout": mc_dropout,
+    "mc dropout, consistent": lambda: mc_dropout(consistent=True),
+    "mc dropout, little memory": lambda: mc_dropout(memory_budget=500),
+    "weight samples, list": lambda: weight_samples(list),
+    "weight samples, stacked": lambda: weight_samples(stacked),
+    "ensemble": ensemble,
+    "bank of probabilities": lambda: bank("probabilities"),
+    "bank of logits": lambda: bank("logits"),
+    "bank of log-probabilities": lambda: bank("log_probabilities"),
+    "function": function,
+}
+FINITE = {name: make for name, make in CASES.items() if name.startswith(("weight", "ensemble", "bank"))}
+every = pytest.mark.parametrize("make", CASES.values(), ids=CASES)
+finite = pytest.mark.parametrize("make", FINITE.values(), ids=FINITE)
+
+
+@every
+@pytest.mark.parametrize("count", [1, 3, 4])
+def test_the_axes_are_samples_batch_classes(make, count):
+    case = make()
+    assert isinstance(case.teacher, Teacher)
+    assert case.teacher(inputs(), count).shape == (count, ROWS, K)
+    assert case.teacher(inputs()[2:3], count).shape == (count, 1, K)
+
+
+@every
+def test_particles_are_finite_log_probabilities_that_normalise(make):
+    particles = make().teacher(inputs(), 4)
+    assert particles.is_floating_point()
+    assert bool(torch.isfinite(particles).all())
+    assert float(particles.max()) <= 1e-6
+    torch.testing.assert_close(particles.exp().sum(-1), torch.ones(4, ROWS), rtol=0, atol=1e-5)
+
+
+@every
+def test_particles_differ(make):
+    particles = make().teacher(inputs(), 4)
+    assert float(particles.std(0).min()) > 0
+
+
+@every
+def test_no_gradient_is_recorded(make):
+    particles = make().teacher(inputs().requires_grad_(), 3)
+    assert not particles.requires_grad
+    assert particles.grad_fn is None
+
+
+@every
+def test_modes_weights_and_buffers_are_left_alone(make):
+    case = make()
+    for net in case.networks:
+        net.train()
+        net[0].eval()
+        net[3].eval()
+    before = [copy.deepcopy(net.state_dict()) for net in case.networks]
+    x = inputs()
+    case.teacher(x, 3)
+    assert torch.equal(x, inputs())
+    for net, state in zip(case.networks, before, strict=True):
+        assert [child.training for child in net] == [False, True, True, False, True]
+        assert net.training
+        assert all(torch.equal(w, state[name]) for name, w in net.state_dict().items())
+        assert all(w.grad is None and w.requires_grad for w in net.parameters())
+        assert not any(child._forward_hooks or child._forward_pre_hooks for child in net.modules())
+
+
+@every
+@pytest.mark.parametrize("count", [0, -2])
+def test_fewer_than_one_particle_is_refused(make, count):
+    with pytest.raises(ValueError, match=f"num_particles must be at least 1; got {count}"):
+        make().teacher(inputs(), count)
+
+
+@every
+def test_one_random_state_gives_one_answer(make):
+    teacher = make().teacher
+    torch.manual_seed(7)
+    first = teacher(inputs(), 3)
+    torch.manual_seed(7)
+    assert torch.equal(teacher(inputs(), 3), first)
+
+
+@finite
+def test_asked_for_more_a_finite_teacher_gives_all_its_samples(make):
+    case = make()
+    everything = case.teacher(inputs(), case.total)
+    assert everything.shape == (case.total, ROWS, K)
+    assert torch.equal(case.teacher(inputs(), case.total + 100), everything)
+
+
+@finite
+def test_asked_for_fewer_a_finite_teacher_chooses_distinct_samples(make):
+    case = make()
+    everything = case.teacher(inputs(), case.total)
+    for _ in range(5):
+        some = case.teacher(inputs(), case.total - 2)
+        which = (some[:, None] - everything).abs().amax((-1, -2)).min(1)
+        assert float(which.values.max()) < 1e-5
+        assert len(set(which.indices.tolist())) == case.total - 2
+
+
+@finite
+def test_rows_do_not_depend_on_their_company(make):
+    case = make()
+    x, order = inputs(), torch.tensor([4, 0, 5, 2, 2])
+    everything = case.teacher(x, case.total)
+    torch.testing.assert_close(case.teacher(x[order], case.total), everything[:, order], rtol=1e-5, atol=1e-6)

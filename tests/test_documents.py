@@ -1,0 +1,61 @@
+"""The documents tell the truth: their code runs as pasted, and their tables are what the result files say."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from opu.tables import TABLES, render
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def test_the_quickstart_runs_as_pasted(tmp_path):
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    check = (
+        "\np = student.novelty.p_value(q)\n"
+        "assert q.mean.shape == (2, 3) and q.mean[0].argmax() == 2, q.mean\n"
+        "assert p[1] < 0.01 < p[0], p\n"
+        "assert bool((low <= q.mean).all() and (q.mean <= high).all())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code + check], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in (tmp_path / "student").iterdir()) == ["config.json", "model.safetensors"]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_tables_are_what_the_files_say(document):
+    text = document.read_text()
+    assert render(text, ROOT / "results") == text, f"run: opu tables {document.relative_to(ROOT)}"
+
+
+def test_every_table_stands_in_a_document():
+    texts = "".join(document.read_text() for document in DOCUMENTS)
+    assert {name for name in TABLES if f"<!-- table: {name} -->" in texts} == set(TABLES)
+
+
+def test_links_lead_somewhere():
+    for document in DOCUMENTS:
+        for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
+            assert (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+def test_an_unknown_table_and_missing_results_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="asks for the table 'nonsense'; those that exist are demo"):
+        render("<!-- table: nonsense -->\n<!-- end -->", tmp_path)
+    with pytest.raises(ValueError, match=r"there is no bench-objectives\.json in .*; make it with: python -m"):
+        render("<!-- table: bench-objectives -->\n<!-- end -->", tmp_path)
+
+
+def test_the_repository_stands_alone():
+    """No path of a machine, and no folder beside the checkout, in any tracked text."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    beside = "../" + "shared"
+    for name in listed:
+        path = ROOT / name
+        if path.suffix in {".png"} or name == ".ci/run" or not path.exists():
+            continue
+        assert beside not in path.read_text(), name

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from opu.inputs.features import features
-from opu.inputs.images import images
+from opu.inputs import features, images
 from opu.inputs.rows import Rows, as_rows
 from opu.inputs.transforms import Transform, chain, one_of
 
@@ -28,4 +27,4 @@ def broaden(x: Tensor, transform: Transform | None = None, *, seed: int | None =
 
 def default_transform(x: Tensor) -> Transform:
     """The transformation that suits a batch by its number of axes."""
-    return images() if x.ndim >= 3 else features()
+    return images.default() if x.ndim >= 3 else features.default()

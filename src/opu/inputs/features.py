@@ -7,11 +7,11 @@ from torch import Tensor
 
 from opu.inputs.transforms import Transform, mixup, normal_like, one_of, other_rows, uniform
 
-__all__ = ["features", "mixup", "noise", "permuted_columns", "scaled_about_centre"]
+__all__ = ["default", "mixup", "noise", "permuted_columns", "scaled_about_centre"]
 
 
-def features() -> Transform:
-    """The default for feature vectors: for each row one of noise, mixup, permuted columns, scaling about the centre."""
+def default() -> Transform:
+    """For each row one of noise, mixup, permuted columns, scaling about the centre."""
     return one_of(noise, mixup, permuted_columns, scaled_about_centre)
 
 

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from opu.inputs.transforms import Transform, mixup, normal_like, one_of, uniform
 
-__all__ = ["affine", "images", "intensity", "mixup", "pixel_noise", "shuffled_patches", "smooth_noise"]
+__all__ = ["affine", "default", "intensity", "mixup", "pixel_noise", "shuffled_patches", "smooth_noise"]
 
 
-def images() -> Transform:
-    """The default for images: for each row one of mixup, affine, shuffled patches, pixel noise, intensity, smooth noise."""
+def default() -> Transform:
+    """For each row one of mixup, affine, shuffled patches, pixel noise, intensity, smooth noise."""
     return one_of(mixup, affine, shuffled_patches, pixel_noise, intensity, smooth_noise)
 
 

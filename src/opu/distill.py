@@ -83,6 +83,9 @@ def distill(
     }
     _check_settings(settings, resume, out)
     objective = objectives.parse(objective) if isinstance(objective, str) else objective
+    if getattr(student, "novelty", None) is not None:
+        # An earlier calibration would not fit the weights to come.
+        student.novelty = None  # type: ignore[assignment]
     groups = _parameter_groups(student, updates)
     rows = as_rows(inputs)
     teacher = _aligned(teacher, rows)

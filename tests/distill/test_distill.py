@@ -125,6 +125,17 @@ def test_novelty_is_calibrated_on_the_held_out_inputs(teacher, inputs):
     assert 0.01 < float((p_values < 0.05).float().mean()) < 0.12
 
 
+def test_a_student_can_be_distilled_again(teacher, inputs, tmp_path):
+    """Its old calibration is neither in the way nor kept."""
+    student, _ = run(teacher, inputs, held_out=0.5)
+    before = student.novelty.scores
+    for resume in (False, True):
+        opu.distill(
+            teacher, student, inputs, epochs=2, out=tmp_path / "run", resume=resume, progress=False, held_out=0.3
+        )
+    assert len(student.novelty.scores) == int(0.3 * len(inputs)) != len(before)
+
+
 def test_a_log_line_for_each_step_and_the_settings_are_written(teacher, inputs, tmp_path):
     _, result = run(teacher, inputs, out=tmp_path / "run")
     lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]

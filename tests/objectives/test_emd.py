@@ -45,13 +45,25 @@ def distance(log_particles: Tensor, q: Dirichlet, row: int) -> float:
 # The value
 
 
-def test_the_critic_learns_the_earth_movers_distance():
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_critic_learns_the_earth_movers_distance_on_a_line(seed):
+    # The sign of the critic's slope is all there is to find, and a random critic has it wrong half of the time.
+    torch.manual_seed(seed)
     q, x = coins(0.7), torch.zeros(1, 2)
-    log_particles = coins(0.3).log_rsample(100)
-    objective = trained(CriticEMD(hidden=64), x, log_particles, q, calls=80)
+    log_particles = coins(0.3).log_rsample(80)
+    objective = trained(CriticEMD(hidden=64), x, log_particles, q, calls=60)
     want = distance(log_particles, q, 0)
     assert want == pytest.approx(0.4 * math.sqrt(2), abs=0.05)
     assert average(objective, x, log_particles, q).item() == pytest.approx(want, rel=0.15)
+
+
+def test_the_critic_learns_the_earth_movers_distance_on_a_triangle():
+    precision = torch.full((1,), math.log(60.0))
+    q = Dirichlet(torch.tensor([[0.6, 0.2, 0.2]]), precision)
+    log_particles = Dirichlet(torch.tensor([[0.2, 0.2, 0.6]]), precision).log_rsample(80)
+    x = torch.zeros(1, 2)
+    objective = trained(CriticEMD(hidden=64), x, log_particles, q, calls=60)
+    assert average(objective, x, log_particles, q).item() == pytest.approx(distance(log_particles, q, 0), rel=0.15)
 
 
 def test_two_clouds_of_one_law_are_near():
@@ -65,7 +77,7 @@ def test_the_critic_sees_the_input():
     # Opposite clouds: a critic blind to x would have to answer both with one slope, and so near 0 on average.
     x = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     q, log_particles = coins(0.7, 0.3), coins(0.3, 0.7).log_rsample(100)
-    objective = trained(CriticEMD(hidden=64), x, log_particles, q, calls=120)
+    objective = trained(CriticEMD(hidden=64), x, log_particles, q, calls=80)
     want = [distance(log_particles, q, row) for row in (0, 1)]
     assert average(objective, x, log_particles, q).tolist() == pytest.approx(want, rel=0.15)
     points = torch.tensor([[0.2, 0.8], [0.8, 0.2]]).unsqueeze(1).expand(-1, 2, -1)
@@ -76,11 +88,10 @@ def test_the_critic_sees_the_input():
 
 def test_one_value_per_input_whatever_the_shape_of_the_input():
     q, log_particles = coins(0.2, 0.5, 0.8), coins(0.5, 0.5, 0.5).log_rsample(20)
-    images, rows = torch.randn(3, 1, 4, 4), None
-    objective = CriticEMD(hidden=16, num_samples=30)
-    value = objective(images, log_particles, q)
-    assert value.shape == (3,)
+    images = torch.randn(3, 1, 4, 4)
     rows = images.flatten(1)
+    objective = CriticEMD(hidden=16, num_samples=30)
+    assert objective(images, log_particles, q).shape == (3,)
     with torch.no_grad():
         torch.testing.assert_close(
             objective.critic(rows, log_particles.exp()), objective.critic(images, log_particles.exp())
@@ -128,15 +139,12 @@ def test_without_gradients_the_critic_stays_as_it_was():
     assert not same(weights(objective), before)
 
 
-def test_more_inner_steps_train_the_critic_further():
-    q, x, log_particles = coins(0.7), torch.zeros(1, 2), coins(0.3).log_rsample(50)
-    few, many = CriticEMD(critic_steps=1, hidden=32), CriticEMD(critic_steps=30, hidden=32)
-    for objective in (few, many):
-        torch.manual_seed(0)
-        objective(x, log_particles, q)
-    steps = [objective.optimizer.state_dict()["state"][0]["step"].item() for objective in (few, many)]
-    assert steps == [1, 30]
-    assert average(many, x, log_particles, q) > average(few, x, log_particles, q)
+@pytest.mark.parametrize("critic_steps", [1, 4])
+def test_each_call_takes_as_many_inner_steps_as_was_said(critic_steps):
+    q, x, log_particles = coins(0.7), torch.zeros(1, 2), coins(0.3).log_rsample(10)
+    objective = trained(CriticEMD(critic_steps=critic_steps, hidden=8), x, log_particles, q, calls=3)
+    steps = {part["step"].item() for part in objective.optimizer.state_dict()["state"].values()}
+    assert steps == {3 * critic_steps}
 
 
 def test_the_gradient_reaches_the_student_and_not_the_particles():

@@ -64,7 +64,9 @@ def test_each_parse_builds_objects_of_its_own():
     assert one is not two
 
 
-@pytest.mark.parametrize("text", ["kld", "0.1*KL", "0.1*kl + 10*mdm", "", "kl +", "kl - mmd", "10", "kl*2", "+", "0.1 kl"])
+@pytest.mark.parametrize(
+    "text", ["kld", "0.1*KL", "0.1*kl + 10*mdm", "", "kl +", "kl - mmd", "10", "kl*2", "+", "0.1 kl"]
+)
 def test_an_unknown_name_lists_those_that_exist(text):
     with pytest.raises(ValueError, match=f"over the names {', '.join(NAMES)}; got '.*' in '"):
         parse(text)
@@ -78,7 +80,7 @@ def test_a_weight_that_is_no_number_is_refused(text):
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, math.nan])
 def test_a_weight_that_is_not_positive_is_refused(weight):
-    with pytest.raises(ValueError, match="weight of an objective must be positive; got .* for ForwardKL"):
+    with pytest.raises(ValueError, match=r"weight of an objective must be positive; got .* for ForwardKL"):
         parse(f"{weight}*kl")
-    with pytest.raises(ValueError, match="weight of an objective must be positive; got .* for ForwardKL"):
+    with pytest.raises(ValueError, match=r"weight of an objective must be positive; got .* for ForwardKL"):
         weight * ForwardKL()

@@ -245,10 +245,10 @@ def test_no_perturbation_is_nearer_in_mmd(cloud, kernel):
     value = biased_squared_mmd(best, points, kernel)
     slack = 1e-9 * sum(kernel.power_series())  # in units of the kernel's largest value
     centre = torch.cat([best.log_mean, best.log_precision.unsqueeze(-1)], -1)
-    for scale in (1e-3, 1e-2, 0.1, 0.5, 2.0):
-        moved = centre + scale * torch.randn(40, centre.shape[-1], dtype=torch.float64)
+    for scale in (1e-3, 3e-2, 0.3, 2.0):
+        moved = centre + scale * torch.randn(30, centre.shape[-1], dtype=torch.float64)
         other = Dirichlet.from_logits(moved[:, :-1], moved[:, -1].clamp(-12, LARGEST_LOG_PRECISION))
-        assert (biased_squared_mmd(other, points.expand(-1, 40, -1), kernel) > value - slack).all()
+        assert (biased_squared_mmd(other, points.expand(-1, 30, -1), kernel) > value - slack).all()
 
 
 @on_clouds

@@ -50,7 +50,7 @@ def test_the_critic_learns_the_earth_movers_distance_on_a_line(seed):
     # The sign of the critic's slope is all there is to find, and a random critic has it wrong half of the time.
     torch.manual_seed(seed)
     q, x = coins(0.7), torch.zeros(1, 2)
-    log_particles = coins(0.3).log_rsample(80)
+    log_particles = coins(0.3).log_rsample(60)
     objective = trained(CriticEMD(hidden=64), x, log_particles, q, calls=60)
     want = distance(log_particles, q, 0)
     assert want == pytest.approx(0.4 * math.sqrt(2), abs=0.05)
@@ -60,7 +60,7 @@ def test_the_critic_learns_the_earth_movers_distance_on_a_line(seed):
 def test_the_critic_learns_the_earth_movers_distance_on_a_triangle():
     precision = torch.full((1,), math.log(60.0))
     q = Dirichlet(torch.tensor([[0.6, 0.2, 0.2]]), precision)
-    log_particles = Dirichlet(torch.tensor([[0.2, 0.2, 0.6]]), precision).log_rsample(80)
+    log_particles = Dirichlet(torch.tensor([[0.2, 0.2, 0.6]]), precision).log_rsample(60)
     x = torch.zeros(1, 2)
     objective = trained(CriticEMD(hidden=64), x, log_particles, q, calls=60)
     assert average(objective, x, log_particles, q).item() == pytest.approx(distance(log_particles, q, 0), rel=0.15)
@@ -68,7 +68,7 @@ def test_the_critic_learns_the_earth_movers_distance_on_a_triangle():
 
 def test_two_clouds_of_one_law_are_near():
     q, x = coins(0.4), torch.zeros(1, 2)
-    log_particles = q.log_rsample(200)
+    log_particles = q.log_rsample(100)
     objective = trained(CriticEMD(hidden=64), x, log_particles, q, calls=60)
     assert abs(average(objective, x, log_particles, q).item()) < 0.02
 

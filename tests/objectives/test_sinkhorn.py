@@ -28,7 +28,7 @@ def cloud(alpha: list[float], count: int, dtype: torch.dtype = torch.float64) ->
     return Dirichlet.from_concentration(torch.tensor([alpha], dtype=dtype)).rsample(count)
 
 
-def slow_transport(left: Tensor, right: Tensor, blur: float, num_steps: int = 1500) -> Tensor:
+def slow_transport(left: Tensor, right: Tensor, blur: float, num_steps: int = 600) -> Tensor:
     """Entropic transport cost of two clouds ``(S, K)``, by alternating steps until nothing moves."""
     costs = torch.cdist(left, right, compute_mode="donot_use_mm_for_euclid_dist")
     f, g = torch.zeros(len(left), dtype=torch.float64), torch.zeros(len(right), dtype=torch.float64)

@@ -84,7 +84,7 @@ def test_gradients_are_finite_and_never_negative(link):
 # --- links by name ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("link", [Exp(), Softplus(), Bounded(), Bounded(-1.5, 3), Bounded(0, 1e6)], ids=str)
+@pytest.mark.parametrize("link", [Exp(), Softplus(), Bounded(), Bounded(-1.5, 3.0), Bounded(0.0, 1e6)], ids=str)
 def test_a_link_is_read_back_from_its_name(link):
     assert parse_link(str(link)) == link
     assert parse_link(link) is link
@@ -98,7 +98,9 @@ def test_any_bounds_are_read_back_exactly(pair):
     assert parse_link(str(link)) == link
 
 
-@pytest.mark.parametrize("name", ["bounded(-1,2.5)", "bounded( -1 , 2.5 )", "bounded(-1.0, +2.5)", "bounded(-1e0, 25e-1)"])
+@pytest.mark.parametrize(
+    "name", ["bounded(-1,2.5)", "bounded( -1 , 2.5 )", "bounded(-1.0, +2.5)", "bounded(-1e0, 25e-1)"]
+)
 def test_bounds_may_be_written_in_several_ways(name):
     assert parse_link(name) == Bounded(-1.0, 2.5)
 

@@ -203,7 +203,13 @@ def test_from_dropout_the_mean_starts_as_the_network_without_dropout(shared):
 
 def test_a_lenet_and_a_backbone_with_batch_norm_start_from_their_teachers():
     net = nn.Sequential(
-        nn.Conv2d(1, 2, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout2d(0.2), nn.Conv2d(2, 3, 5), nn.ReLU(), nn.MaxPool2d(2)
+        nn.Conv2d(1, 2, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Dropout2d(0.2),
+        nn.Conv2d(2, 3, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
     )
     net.extend([nn.Flatten(), nn.Linear(3, 7), nn.ReLU(), nn.Dropout(0.5), nn.Linear(7, 3)])
     x = torch.rand(4, 1, 16, 16)

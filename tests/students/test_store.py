@@ -207,7 +207,9 @@ def test_a_description_that_was_cut_short_is_refused(folder, part):
     assert_refused(folder, r"config\.json is not the description of a student .*cut short")
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"[]", b"[1, 2]", b"7", b"null", b'"text"', b"{}", b'{"kind": 1}'])
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe\x00", b"[]", b"[1, 2]", b"7", b"null", b'"text"', b"{}", b'{"kind": 1}']
+)
 def test_a_garbled_description_is_refused(folder, content):
     (folder / "config.json").write_bytes(content)
     assert_refused(folder, r"config\.json is not the description of a student")
@@ -273,7 +275,9 @@ def test_an_unknown_link_is_refused(folder):
     assert_refused(folder, "a link is exp, softplus, bounded")
 
 
-@pytest.mark.parametrize("changes", [{"num_features": 5}, {"num_classes": 4}, {"hidden": [7]}, {"shared_trunk": True}], ids=str)
+@pytest.mark.parametrize(
+    "changes", [{"num_features": 5}, {"num_classes": 4}, {"hidden": [7]}, {"shared_trunk": True}], ids=str
+)
 def test_weights_of_other_shapes_are_refused(folder, changes):
     edit_config(folder, **changes)
     assert_refused(folder, "do not fit their description: .* The two files come from different students")
@@ -349,13 +353,13 @@ def test_a_student_put_together_by_hand_is_refused_and_nothing_is_written(tmp_pa
 
 def test_saving_over_a_file_is_refused_and_leaves_it_alone(tmp_path):
     (tmp_path / "notes").write_text("mine")
-    with pytest.raises(ValueError, match="a student is saved into a folder; .*notes is a file"):
+    with pytest.raises(ValueError, match=r"a student is saved into a folder; .*notes is a file"):
         mlp(4, 3, (6,)).save(tmp_path / "notes")
     assert (tmp_path / "notes").read_text() == "mine"
 
 
 def test_saving_below_a_file_is_refused_and_leaves_it_alone(tmp_path):
     (tmp_path / "notes").write_text("mine")
-    with pytest.raises((ValueError, OSError), match="could not write|is a file"):
+    with pytest.raises((ValueError, OSError), match=r"could not write|is a file"):
         mlp(4, 3, (6,)).save(tmp_path / "notes" / "student")
     assert (tmp_path / "notes").read_text() == "mine"

@@ -88,13 +88,13 @@ def test_the_rank_is_checked_in_every_form(values, outputs):
 
 
 def test_what_is_not_a_tensor_is_refused():
-    with pytest.raises(ValueError, match="must return a tensor of log-probabilities .*got list"):
+    with pytest.raises(ValueError, match=r"must return a tensor of log-probabilities .*got list"):
         inspect.unwrap(check_particles)([[[0.5, 0.5]]])  # without the test run's own check of types
 
 
 def test_another_number_of_classes_than_the_students_is_refused():
     check_particles(LOG_P, num_rows=5, num_classes=3)
-    with pytest.raises(ValueError, match="the student answers for 4 classes .* build the student with num_classes=3"):
+    with pytest.raises(ValueError, match=r"the student answers for 4 classes .* build the student with num_classes=3"):
         check_particles(LOG_P, num_classes=4)
 
 

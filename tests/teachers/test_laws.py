@@ -49,7 +49,9 @@ def ensemble() -> Case:
 
 def bank(outputs: str) -> Case:
     values = torch.randn(7, ROWS, K, requires_grad=True)
-    values = {"logits": values, "probabilities": values.softmax(-1), "log_probabilities": values.log_softmax(-1)}[outputs]
+    values = {"logits": values, "probabilities": values.softmax(-1), "log_probabilities": values.log_softmax(-1)}[
+        outputs
+    ]
     return Case(ParticleBank(values, inputs(), outputs=outputs), total=7)
 
 

@@ -322,7 +322,9 @@ def test_pickled_arrays_in_a_stored_archive_are_refused_unread(tmp_path):
     """In a process of its own: an array of objects that is mapped from a file is an array of wild pointers."""
     path = tmp_path / "bank.npz"
     np.savez(path, object_array(tmp_path))
-    program = f"from opu.teachers import ParticleBank\ntry: ParticleBank({str(path)!r})\nexcept ValueError: print('refused')"
+    program = (
+        f"from opu.teachers import ParticleBank\ntry: ParticleBank({str(path)!r})\nexcept ValueError: print('refused')"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, "refused"), done.stderr
     assert list(tmp_path.iterdir()) == [path]

@@ -15,7 +15,9 @@ def plain() -> nn.Module:
 
 
 def with_buffers() -> nn.Module:
-    return nn.Sequential(nn.Conv1d(1, 2, 3), nn.BatchNorm1d(2), nn.ReLU(), nn.Flatten(), nn.Dropout(0.5), nn.Linear(4, 3))
+    return nn.Sequential(
+        nn.Conv1d(1, 2, 3), nn.BatchNorm1d(2), nn.ReLU(), nn.Flatten(), nn.Dropout(0.5), nn.Linear(4, 3)
+    )
 
 
 NETS = {"plain": (plain, (4,)), "batch norm": (with_buffers, (1, 4))}

@@ -53,6 +53,8 @@ def run_demo(
     out, settings = Path(out), Settings(seed=seed)
     _clear(out, overwrite)
     torch.manual_seed(seed)
+    # So small a problem gains nothing from a second thread, and loses much where another process wants that core.
+    torch.set_num_threads(1)
     began = time.perf_counter()
     digits = data.load(seed)
     console.print(

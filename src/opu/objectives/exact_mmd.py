@@ -46,7 +46,7 @@ def squared_mmd_between(p: Dirichlet, q: Dirichlet, kernel: Kernel) -> Float[Ten
 
 
 @torch.no_grad()
-def teacher_term(kernel: Kernel, particles: Float[Tensor, "S B K"], block: int = 128) -> Float[Tensor, " B"]:
+def teacher_term(kernel: Kernel, particles: Float[Tensor, "S B K"], block: int = 64) -> Float[Tensor, " B"]:
     """Mean kernel between different particles of each input: constant for the student, but it makes 0 mean equal.
 
     Up to the fourth power of the inner product all pairs are summed at once. Other kernels compare the particles within

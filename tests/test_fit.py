@@ -16,7 +16,7 @@ from opu.kernels import Exponential, Kernel, Polynomial
 from opu.moments import kernel_between, kernel_to_points
 from opu.objectives import ExactMMD, squared_mmd_between
 
-laws = settings(deadline=None, max_examples=40, derandomize=True, phases=(Phase.explicit, Phase.generate))
+laws = settings(deadline=None, max_examples=30, derandomize=True, phases=(Phase.explicit, Phase.generate))
 
 TRUTHS = {
     "tiny": [1e-3, 1e-3, 1e-3],
@@ -231,7 +231,7 @@ CLOUDS = {
     "corner": lambda: draws([50.0, 0.1, 0.1], 200),
     "ten classes": lambda: draws([0.5] * 10, 60),
 }
-KERNELS = {"exponential": Exponential(), "polynomial": Polynomial(3), "sum": Exponential(0.25) + 0.5 * Polynomial(2)}
+KERNELS = {"exponential": Exponential(), "polynomial": 0.5 * Polynomial(3) + 0.5 * Polynomial(4)}
 on_clouds = pytest.mark.parametrize("cloud", CLOUDS.values(), ids=CLOUDS.keys())
 with_kernels = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS.keys())
 

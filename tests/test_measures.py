@@ -13,7 +13,7 @@ from opu.dirichlet import Dirichlet
 from opu.fit import LARGEST_LOG_PRECISION
 from opu.measures import MEASURES, all_measures
 
-laws = settings(deadline=None, max_examples=40, derandomize=True, phases=(Phase.explicit, Phase.generate))
+laws = settings(deadline=None, max_examples=30, derandomize=True, phases=(Phase.explicit, Phase.generate))
 every_measure = pytest.mark.parametrize("measure", MEASURES.values(), ids=MEASURES.keys())
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 

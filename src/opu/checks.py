@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 
 
-def check_inputs(x: Tensor, what: str = "inputs") -> None:
+def check_inputs(x: Tensor, what: str = "inputs", first_row: int = 0) -> None:
     """Refuse inputs that are empty or not finite."""
+    if x.ndim > 0 and len(x) == 0:
+        raise ValueError(f"{what} must have at least one row; got none. Check the path or the filter that made them.")
     if x.ndim < 2 or x.numel() == 0:
         raise ValueError(
             f"{what} must be a batch with at least one row and one feature; got shape {tuple(x.shape)}. "
@@ -17,7 +19,7 @@ def check_inputs(x: Tensor, what: str = "inputs") -> None:
         bad = (~torch.isfinite(x.flatten(1))).any(1)
         raise ValueError(
             f"{what} must be finite; got NaN or infinite features in {int(bad.sum())} of {len(x)} rows, the first at row "
-            f"{int(bad.nonzero()[0])}. Impute or drop those rows."
+            f"{first_row + int(bad.nonzero()[0])}. Impute or drop those rows."
         )
 
 

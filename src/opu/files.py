@@ -1,5 +1,6 @@
 """Files that are either whole or not there: nested state as safetensors and json, never pickle."""
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -23,7 +24,8 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise OSError(
             error.errno,
             f"could not write {path}: {error.strerror}. What was there before is untouched; free some space or "

@@ -51,7 +51,7 @@ def test_the_critic_learns_the_earth_movers_distance_on_a_line(seed):
     torch.manual_seed(seed)
     q, x = coins(0.7), torch.zeros(1, 2)
     log_particles = coins(0.3).log_rsample(60)
-    objective = trained(CriticEMD(hidden=64), x, log_particles, q, calls=60)
+    objective = trained(CriticEMD(hidden=64), x, log_particles, q, calls=50)
     want = distance(log_particles, q, 0)
     assert want == pytest.approx(0.4 * math.sqrt(2), abs=0.05)
     assert average(objective, x, log_particles, q).item() == pytest.approx(want, rel=0.15)
@@ -62,14 +62,14 @@ def test_the_critic_learns_the_earth_movers_distance_on_a_triangle():
     q = Dirichlet(torch.tensor([[0.6, 0.2, 0.2]]), precision)
     log_particles = Dirichlet(torch.tensor([[0.2, 0.2, 0.6]]), precision).log_rsample(60)
     x = torch.zeros(1, 2)
-    objective = trained(CriticEMD(hidden=64), x, log_particles, q, calls=60)
+    objective = trained(CriticEMD(hidden=64), x, log_particles, q, calls=50)
     assert average(objective, x, log_particles, q).item() == pytest.approx(distance(log_particles, q, 0), rel=0.15)
 
 
 def test_two_clouds_of_one_law_are_near():
     q, x = coins(0.4), torch.zeros(1, 2)
     log_particles = q.log_rsample(100)
-    objective = trained(CriticEMD(hidden=64), x, log_particles, q, calls=60)
+    objective = trained(CriticEMD(hidden=64), x, log_particles, q, calls=50)
     assert abs(average(objective, x, log_particles, q).item()) < 0.02
 
 
@@ -168,7 +168,7 @@ def test_the_gradient_reaches_the_student_and_not_the_particles():
 def test_following_the_gradient_moves_the_student_to_its_particles():
     log_particles, x = coins(0.3).log_rsample(100), torch.zeros(1, 2)
     logits = torch.tensor([[0.85, 0.0]], requires_grad=True)  # a mean of 0.7
-    objective = trained(CriticEMD(hidden=64), x, log_particles, coins(0.7), calls=60)
+    objective = trained(CriticEMD(hidden=64), x, log_particles, coins(0.7), calls=50)
     optimizer = torch.optim.SGD([logits], 0.5)
     before = abs(logits.softmax(-1)[0, 0].item() - 0.3)
     for _ in range(5):

@@ -121,7 +121,7 @@ def test_an_unknown_name_is_refused_with_those_that_exist(name):
 
 @pytest.mark.parametrize(("low", "high"), [(1.0, 1.0), (2.0, 1.0), (math.nan, 1.0), (0.0, math.nan)])
 def test_bounds_that_do_not_rise_are_refused(low, high):
-    with pytest.raises(ValueError, match="the bounds of a link must rise; got"):
+    with pytest.raises(ValueError, match="the bounds of a link must be finite and rise; got"):
         Bounded(low, high)
 
 

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from opu.checks import check_inputs
 from opu.inputs import features, images
 from opu.inputs.rows import Rows, as_rows
 from opu.inputs.transforms import Transform, chain, one_of
@@ -21,6 +22,7 @@ def broaden(x: Tensor, transform: Transform | None = None, *, seed: int | None =
         transform: By default one of six for images and one of four for feature vectors, chosen for each row.
         seed: For the same answer every time; torch's global random state is used, and moved, where it is left out.
     """
+    check_inputs(x, "a batch to broaden")
     generator = None if seed is None else torch.Generator(x.device).manual_seed(seed)
     return (transform or default_transform(x))(x, generator)
 

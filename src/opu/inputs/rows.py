@@ -1,6 +1,6 @@
 """Inputs of any kind as rows that can be taken by number, so that a run can be resumed at any step."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,25 +46,42 @@ def as_rows(inputs: Any) -> Rows:
     if isinstance(inputs, DataLoader) and not isinstance(inputs.dataset, IterableDataset):
         inputs = inputs.dataset
     if isinstance(inputs, np.ndarray):
-        inputs = torch.from_numpy(inputs)
+        inputs = torch.from_numpy(np.array(inputs))  # a copy: torch wants memory that it may write to
     by_number = hasattr(inputs, "__getitem__") and hasattr(inputs, "__len__")
     if isinstance(inputs, list | tuple) or not by_number:
         inputs = _collected(inputs)
     if isinstance(inputs, Tensor):
         inputs = inputs.float()
+        check_inputs(inputs)
+    elif len(inputs) == 0:
+        raise ValueError(_NONE)
     rows = Rows(inputs)
-    if len(rows) == 0:
-        raise ValueError("inputs must have at least one row; got none. Check the path or the filter that made them.")
-    for batch in rows.batches():
-        check_inputs(batch)
+    if isinstance(inputs, Tensor):
+        return rows
+    for number, batch in enumerate(_batches(rows)):
+        check_inputs(batch, first_row=1024 * number)
     return rows
 
 
-def _collected(batches: Iterable[Any]) -> Tensor:
-    parts = [_features(batch) for batch in batches]
-    if not parts:
-        raise ValueError("inputs must have at least one row; got none. Check the path or the filter that made them.")
-    return torch.cat(parts)
+def _batches(rows: Rows) -> Iterator[Tensor]:
+    try:
+        yield from rows.batches(1024)
+    except (TypeError, RuntimeError, IndexError) as error:
+        raise ValueError(f"{_WANTED}; their rows could not be read: {error}.") from error
+
+
+_NONE = "inputs must have at least one row; got none. Check the path or the filter that made them."
+_WANTED = "inputs must be a tensor, an array, a dataset, a loader or an iterable of batches, features first"
+
+
+def _collected(batches: Any) -> Tensor:
+    try:
+        parts = [_features(batch) for batch in batches]
+        if parts:
+            return torch.cat(parts)
+    except (TypeError, ValueError, RuntimeError, IndexError) as error:
+        raise ValueError(f"{_WANTED}; got {type(batches).__name__} ({error}).") from error
+    raise ValueError(_NONE)
 
 
 def _features(item: Any) -> Tensor:

@@ -1,5 +1,6 @@
 r"""Links from the precision network's output :math:`z` to the log-precision :math:`g = \log\alpha_0`."""
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -42,15 +43,16 @@ class Bounded:
     high: float | int = 7.0
 
     def __post_init__(self) -> None:
-        if not self.low < self.high:
-            raise ValueError(f"the bounds of a link must rise; got {self.low} and {self.high}.")
+        if not -math.inf < self.low < self.high < math.inf:
+            raise ValueError(f"the bounds of a link must be finite and rise; got {self.low} and {self.high}.")
 
     def __call__(self, z: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
         """The log-precision."""
         return self.low + (self.high - self.low) * torch.sigmoid(z)
 
     def __str__(self) -> str:
-        return f"bounded({self.low:g}, {self.high:g})"
+        # In full, since a saved student is built again from this text.
+        return f"bounded({float(self.low)!r}, {float(self.high)!r})"
 
 
 Link = Exp | Softplus | Bounded
@@ -63,7 +65,7 @@ def parse_link(link: Link | str) -> Link:
     plain: dict[str, Link] = {"exp": Exp(), "softplus": Softplus(), "bounded": Bounded()}
     if link in plain:
         return plain[link]
-    number = r"([-+]?[0-9.]+(?:e[-+]?[0-9]+)?)"
+    number = r"([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[-+]?[0-9]+)?)"
     match = re.fullmatch(rf"bounded\(\s*{number}\s*,\s*{number}\s*\)", link)
     if match is None:
         raise ValueError(f"a link is exp, softplus, bounded or bounded(low, high); got {link!r}.")

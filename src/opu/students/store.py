@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from opu.files import write_atomically, write_json
 from opu.novelty import Novelty
 from opu.students import networks
+from opu.students.links import parse_link
 from opu.students.student import Student
 
 FORMAT = 1
+NOVELTY_PARTS = ("entropy", "negative_log_precision", "scores")
 _BUILDERS = {"mlp": networks.mlp, "lenet": networks.lenet, "from_backbone": networks.from_backbone}
 
 
@@ -28,7 +30,7 @@ def save(student: Student, folder: Path) -> None:
         )
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"a student is saved into a folder; {folder} is a file. Choose another path.")
-    weights = {name: w.detach().cpu().contiguous() for name, w in student.state_dict().items()}
+    weights = {name: w.detach().cpu().contiguous().clone() for name, w in student.state_dict().items()}
     write_atomically(folder / "model.safetensors", to_bytes(weights, metadata={"format": "pt"}))
     write_json(folder / "config.json", {"format": FORMAT, "kind": "opu student", **student.recipe})
 
@@ -44,11 +46,12 @@ def load(folder: str | Path, *, backbone: nn.Module | None = None) -> Student:
     recipe = _read_config(folder / "config.json")
     weights = _read_weights(folder / "model.safetensors")
     student = _build(recipe, backbone)
-    novelty = {name: w for name, w in weights.items() if name.startswith("novelty.")}
-    if novelty:
-        student.novelty = Novelty(**{name.removeprefix("novelty."): w for name, w in novelty.items()})
+    calibration = {name.removeprefix("novelty."): w for name, w in weights.items() if name.startswith("novelty.")}
+    if calibration:
+        student.novelty = Novelty(**{name: calibration.get(name, torch.empty(0)) for name in NOVELTY_PARTS})
     _refuse_other_shapes(folder, student, weights)
-    student.load_state_dict(weights)
+    # Assigned, not copied, so that a student saved in float64 comes back in float64.
+    student.load_state_dict(weights, assign=True)
     return student.eval()
 
 
@@ -56,11 +59,11 @@ def _read_config(path: Path) -> dict[str, Any]:
     try:
         config: dict[str, Any] = json.loads(path.read_text())
         kind, version = config.pop("kind"), config.pop("format")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise ValueError(
             f"there is no saved student in {path.parent}: {path.name} is missing. Give the folder of save()."
         ) from None
-    except (ValueError, KeyError, AttributeError) as error:
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise ValueError(f"{path} is not the description of a student ({error}); it may be cut short.") from error
     if kind != "opu student" or version != FORMAT:
         raise ValueError(
@@ -74,7 +77,7 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
     try:
         weights: dict[str, Tensor] = load_file(path)
         return weights
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise ValueError(
             f"there is no saved student in {path.parent}: {path.name} is missing. Give the folder of save()."
         ) from None
@@ -93,12 +96,15 @@ def _build(recipe: dict[str, Any], backbone: nn.Module | None) -> Student:
         if backbone is None:
             raise ValueError("this student stands on a backbone; give it: opu.load(folder, backbone=net).")
         options["trunk"] = backbone
-    for key in ("image_shape", "channels"):
-        if key in options:
-            options[key] = tuple(options[key])
     try:
+        parse_link(str(options["link"]))
+        for key, length in (("image_shape", 3), ("channels", 2)):
+            if key in options:
+                options[key] = tuple(options[key])
+                if len(options[key]) != length:
+                    raise ValueError(f"{key} needs {length} numbers")
         student: Student = _BUILDERS[name](**options)  # type: ignore[operator]
-    except TypeError as error:
+    except (TypeError, ValueError, RuntimeError, KeyError) as error:
         raise ValueError(
             f"the description of this student does not fit {name} ({error}); it may have been edited."
         ) from error

@@ -1,9 +1,11 @@
 """What a teacher is, and what every teacher needs."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
@@ -42,19 +44,28 @@ def to_log_probabilities(values: Tensor, outputs: str, floor: float = 1e-12) -> 
                 f"particles must lie on the simplex; got values in {low:.3g} .. {high:.3g} and rows that sum to "
                 f'{least:.3g} .. {most:.3g}. If these are logits, say outputs="logits".'
             )
-        return (values.clamp(min=floor) / values.clamp(min=floor).sum(-1, keepdim=True)).log()
+        raised = (values if values.dtype == torch.float64 else values.float()).clamp(min=floor)
+        return (raised / raised.sum(-1, keepdim=True)).log()
     if outputs not in ("logits", "log_probabilities"):
         raise ValueError(f"outputs must be logits, log_probabilities or probabilities; got {outputs!r}.")
-    if outputs == "logits" and _look_like_probabilities(values):
+    if _look_like_probabilities(values):
         raise ValueError(
-            "the teacher's outputs were announced as logits but lie on the simplex, row by row; a second softmax would "
+            f"the teacher's outputs were announced as {outputs} but lie on the simplex, row by row; a second softmax would "
             'flatten them. Say outputs="probabilities", or remove the softmax.'
         )
+    if outputs == "log_probabilities":
+        lowest = values.masked_fill(values == -torch.inf, 0.0).min().clamp(max=math.log(floor))
+        values = torch.where(values == -torch.inf, lowest, values)
     return values.log_softmax(-1)  # which leaves log-probabilities as they are
 
 
 def _look_like_probabilities(values: Tensor) -> bool:
     return bool((values >= 0).all()) and bool(((values.sum(-1) - 1).abs() < 1e-4).all())
+
+
+def as_tensor(values: Any) -> Tensor:
+    """A tensor of what a user gave; an array is copied, since torch wants memory that it may write to."""
+    return torch.from_numpy(np.array(values)) if isinstance(values, np.ndarray) else torch.as_tensor(values)
 
 
 def choose(total: int, num_particles: int) -> Int64[Tensor, " S"]:

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from opu.checks import check_particles
-from opu.teachers.base import Outputs, to_log_probabilities
+from opu.teachers.base import Outputs, as_tensor, to_log_probabilities
 
 
 class Function:
@@ -24,9 +24,13 @@ class Function:
 
     def __call__(self, x: Tensor, num_particles: int) -> Float[Tensor, "S B K"]:
         """Log-probabilities, checked."""
+        if num_particles < 1:
+            raise ValueError(f"num_particles must be at least 1; got {num_particles}.")
         with torch.no_grad():
-            values = torch.as_tensor(self.function(x, num_particles))
-        if values.ndim == 3 and self.outputs != "log_probabilities":
+            values = as_tensor(self.function(x, num_particles))
+        if values.ndim == 3:
+            if self.outputs == "log_probabilities":
+                check_particles(values)
             values = to_log_probabilities(values, self.outputs)
         check_particles(values, num_rows=len(x))
         return values.to(x.device)

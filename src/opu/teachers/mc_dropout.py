@@ -31,7 +31,8 @@ class MCDropout:
     ) -> None:
         self.net, self.outputs = net, outputs
         self.consistent, self.memory_budget = consistent, memory_budget
-        self._layers = [layer for layer in net.modules() if is_dropout(layer)]
+        # A module with dropout in its name may hold the layers that drop; then those are the ones.
+        self._layers = [layer for layer in net.modules() if is_dropout(layer) and not _holds_dropout(layer)]
         self._inner = [layer for layer in net.modules() if _drops_inside(layer)]
         self._repeat_at_input = bool(self._inner)
         self._bytes: dict[torch.Size, int] = {}
@@ -56,15 +57,24 @@ class MCDropout:
         if num_particles < 1:
             raise ValueError(f"num_particles must be at least 1; got {num_particles}.")
         x = x.to(device_of(self.net, x))
-        per_row = self._bytes_per_row(x)
+        per_row = self._get_to_know(x)
         rows = max(1, min(len(x), self.memory_budget // per_row))
         particles = max(1, min(num_particles, self.memory_budget // (per_row * rows)))
         chunks = [min(particles, num_particles - start) for start in range(0, num_particles, particles)]
         with evaluating(self.net):
             return torch.cat([self._all_rows(x, count, rows) for count in chunks])
 
-    def _bytes_per_row(self, x: Tensor) -> int:
+    def _get_to_know(self, x: Tensor) -> int:
+        """Bytes per row of inputs like these; and whether the batch is the first axis wherever masks fall.
+
+        Batches of two sizes tell: an axis that is as long as the batch by chance is so for one of them only.
+        """
         if x.shape[1:] not in self._bytes:
+            state = _RandomState(x.device)
+            with evaluating(self.net):
+                for rows in (2, 3):
+                    self._forward(x[:1].repeat(rows, *[1] * (x.ndim - 1)), 2)
+            state.restore()
             self._bytes[x.shape[1:]] = bytes_per_row(self.net, x)
         return self._bytes[x.shape[1:]]
 
@@ -78,7 +88,7 @@ class MCDropout:
         return torch.cat(answers, 1)
 
     def _forward(self, x: Tensor, count: int) -> Tensor:
-        if not self._repeat_at_input:
+        if not self._repeat_at_input and count > 1:
             state = _RandomState(x.device)
             try:
                 return self._repeated_at_first_mask(x, count)
@@ -87,14 +97,15 @@ class MCDropout:
                 self._repeat_at_input = True
                 state.restore()
         repeated = x.repeat(count, *[1] * (x.ndim - 1))
-        with self._dropping(len(x), count):
+        with self._dropping(len(x), count, late=False):
             return self._answer(self.net(repeated), len(x), count)
 
     def _repeated_at_first_mask(self, x: Tensor, count: int) -> Tensor:
         try:
-            with self._dropping(len(x), count):
+            with self._dropping(len(x), count, late=True):
                 return self._answer(self.net(x), len(x), count)
         except (RuntimeError, IndexError) as error:
+            # Whatever is really wrong shows again when the batch is repeated from the start.
             raise _CannotRepeatLate from error
 
     def _answer(self, values: Tensor, rows: int, count: int) -> Tensor:
@@ -108,17 +119,19 @@ class MCDropout:
         return to_log_probabilities(values.float(), self.outputs)
 
     @contextmanager
-    def _dropping(self, rows: int, count: int) -> Iterator[None]:
+    def _dropping(self, rows: int, count: int, late: bool) -> Iterator[None]:
+        """Dropout on; with ``late``, the batch is repeated for the particles by the first layer that drops."""
         with ExitStack() as stack:
             for layer in self._inner:
                 layer.training = True
             for layer in self._layers:
                 layer.training = not self.consistent
-                handle = (
-                    layer.register_forward_hook(_shared_mask(rows, count))
-                    if self.consistent
-                    else layer.register_forward_pre_hook(_repeat_rows(rows, count))
-                )
+                if self.consistent:
+                    handle = layer.register_forward_hook(_shared_mask(rows, count, late))
+                elif late:
+                    handle = layer.register_forward_pre_hook(_repeat_rows(rows, count))
+                else:
+                    continue
                 stack.callback(handle.remove)
             yield
 
@@ -135,6 +148,10 @@ def is_dropout(layer: nn.Module) -> bool:
     return "dropout" in name or "droppath" in name or "stochasticdepth" in name
 
 
+def _holds_dropout(layer: nn.Module) -> bool:
+    return any(is_dropout(child) for child in layer.modules() if child is not layer)
+
+
 def _drops_inside(layer: nn.Module) -> bool:
     # These look at their own training flag; a transformer layer in evaluation mode takes a fused path with no dropout.
     inside = isinstance(layer, nn.MultiheadAttention | nn.RNNBase) and layer.dropout > 0
@@ -144,7 +161,7 @@ def _drops_inside(layer: nn.Module) -> bool:
 def _repeat_rows(rows: int, count: int) -> Callable[[nn.Module, tuple[Tensor, ...]], tuple[Tensor, ...] | None]:
     def hook(_layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         z, *rest = inputs
-        if len(z) == rows * count and count > 1:
+        if len(z) == rows * count:
             return None
         _must_be_batch(z, rows)
         return (z.repeat(count, *[1] * (z.ndim - 1)), *rest)
@@ -152,13 +169,18 @@ def _repeat_rows(rows: int, count: int) -> Callable[[nn.Module, tuple[Tensor, ..
     return hook
 
 
-def _shared_mask(rows: int, count: int) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
+def _shared_mask(rows: int, count: int, late: bool) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
     def hook(layer: nn.Module, _inputs: tuple[Tensor, ...], z: Tensor) -> Tensor:
-        if len(z) == rows * count and count > 1:
+        if len(z) == rows * count:
             z = z.view(count, rows, *z.shape[1:])
-        else:
+        elif late:
             _must_be_batch(z, rows)
             z = z.unsqueeze(0)
+        else:
+            raise ValueError(
+                "consistent masks need dropout on tensors whose first axis is the batch; "
+                f"{type(layer).__name__} met one of length {len(z)} for a batch of {rows * count}. Use consistent=False."
+            )
         scale, offset = _affine_mask(layer, z.new_ones(count, *z.shape[2:]))
         return (z * scale.unsqueeze(1) + offset.unsqueeze(1)).flatten(0, 1)
 

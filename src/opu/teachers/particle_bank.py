@@ -1,7 +1,6 @@
 """Particles that already exist: an array of posterior samples, in memory or in a file of any size."""
 
-import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +8,11 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
-from safetensors import safe_open
 from torch import Tensor
 
 from opu.checks import check_particles
-from opu.teachers.base import Outputs, choose, to_log_probabilities
+from opu.teachers.array_files import as_array, open_array
+from opu.teachers.base import Outputs, as_tensor, choose, to_log_probabilities
 
 _ROWS_AT_ONCE = 4096
 
@@ -44,11 +43,11 @@ class ParticleBank:
         floor: float = 1e-12,
     ) -> None:
         self.outputs, self.floor = outputs, floor
-        self._array = _open(Path(particles), key) if isinstance(particles, str | Path) else _as_array(particles)
+        self._array = open_array(Path(particles), key) if isinstance(particles, str | Path) else as_array(particles)
         self._check_all()
         self._row_of: dict[bytes, int] | None = None
         if inputs is not None:
-            self._index([torch.as_tensor(inputs)])
+            self._index([as_tensor(inputs)])
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -105,86 +104,10 @@ class ParticleBank:
 
 
 def _keys(batch: Tensor) -> list[bytes]:
+    if batch.ndim < 2:
+        raise ValueError(
+            f"inputs must be a batch with one row for each column of particles; got shape {tuple(batch.shape)}."
+        )
     # An input is recognised by its bytes in float32, so that a trip to a device and back does not matter.
     rows = batch.detach().to("cpu", torch.float32).flatten(1).contiguous().numpy()
     return [row.tobytes() for row in rows]
-
-
-def _as_array(values: Tensor | NDArray[Any]) -> NDArray[Any]:
-    array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
-    if array.dtype.kind not in "fiu":
-        raise ValueError(f"particles must be numbers; got an array of type {array.dtype}.")
-    return array if array.dtype.kind == "f" else array.astype(np.float32)
-
-
-def _open(path: Path, key: str | None) -> Any:
-    readers: dict[str, Callable[[Path, str | None], Any]] = {
-        ".npy": lambda p, _: np.load(p, mmap_mode="r", allow_pickle=False),
-        ".npz": _open_npz,
-        ".safetensors": _open_safetensors,
-    }
-    if path.suffix not in readers:
-        raise ValueError(f"a bank is read from a file that ends in {', '.join(readers)}; got {path.name!r}.")
-    if not path.is_file():
-        raise ValueError(f"there is no file {path}; give the path of the saved particles.")
-    try:
-        return readers[path.suffix](path, key)
-    except ValueError:
-        raise
-    except Exception as error:
-        raise ValueError(
-            f"{path} could not be read as {path.suffix}: {error}. It may be cut short; save it again."
-        ) from error
-
-
-def _pick(path: Path, names: list[str], key: str | None) -> str:
-    if key is None and len(names) == 1:
-        return names[0]
-    if key not in names:
-        raise ValueError(
-            f"{path.name} holds the arrays {', '.join(sorted(names))}; say which one with key=, got {key!r}."
-        )
-    return key
-
-
-def _open_npz(path: Path, key: str | None) -> NDArray[Any]:
-    with zipfile.ZipFile(path) as archive:
-        name = _pick(path, [n.removesuffix(".npy") for n in archive.namelist()], key)
-        member = archive.getinfo(f"{name}.npy")
-        if member.compress_type != zipfile.ZIP_STORED:
-            with archive.open(member) as stream:
-                compressed: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
-            return compressed
-        # Stored without compression, the array lies in the archive as it is, and can be mapped where it begins.
-        with archive.open(member) as stream:
-            version = np.lib.format.read_magic(stream)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, fortran, dtype = read(stream)
-            header = stream.tell()
-    with path.open("rb") as raw:
-        raw.seek(member.header_offset + 26)
-        lengths = np.frombuffer(raw.read(4), dtype="<u2")
-    offset = member.header_offset + 30 + int(lengths.sum()) + header
-    return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape, order="F" if fortran else "C")
-
-
-class _SafetensorsArray:
-    """A tensor in a file, read slice by slice."""
-
-    def __init__(self, path: Path, name: str) -> None:
-        self._slice = safe_open(path, framework="np").get_slice(name)
-        self.shape = tuple(self._slice.get_shape())
-        self.ndim = len(self.shape)
-
-    def __getitem__(self, index: Any) -> NDArray[Any]:
-        if len(index) == 2 and isinstance(index[0], slice):
-            part: NDArray[Any] = self._slice[:, index[1]]
-            return part
-        samples, rows = index[0].ravel(), index[1].ravel()
-        return np.stack([self._slice[int(s)][rows] for s in samples])
-
-
-def _open_safetensors(path: Path, key: str | None) -> _SafetensorsArray:
-    with safe_open(path, framework="np") as file:
-        name = _pick(path, list(file.keys()), key)
-    return _SafetensorsArray(path, name)

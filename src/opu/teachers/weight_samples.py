@@ -83,4 +83,6 @@ def _check(net: nn.Module, samples: Mapping[str, Tensor]) -> int:
                 f"weight samples must have a leading axis of samples before the network's shapes; {name!r} has shape "
                 f"{tuple(w.shape)} where (S, {', '.join(map(str, own[name].shape))}) was expected."
             )
+    if counts == {0}:
+        raise ValueError("WeightSamples needs at least one sample; got a leading axis of length 0.")
     return counts.pop()

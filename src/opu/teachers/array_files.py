@@ -1,0 +1,117 @@
+"""Arrays in files, memory-mapped where the format allows it, and never unpickled."""
+
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import safe_open
+from torch import Tensor
+
+
+class _NotWanted(Exception):
+    """The file is whole but does not hold what is needed; the text is for the user."""
+
+
+def as_array(values: Tensor | NDArray[Any]) -> NDArray[Any]:
+    """A user's tensor or array as an array of floats."""
+    array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    try:
+        _must_be_numbers(array.dtype)
+    except _NotWanted as error:
+        raise ValueError(str(error)) from None
+    return array if array.dtype.kind == "f" else array.astype(np.float32)
+
+
+def open_array(path: Path, key: str | None = None) -> Any:
+    """The array in a ``.npy``, ``.npz`` or ``.safetensors`` file; ``key`` says which, where there are several."""
+    readers: dict[str, Callable[[Path, str | None], Any]] = {
+        ".npy": _open_npy,
+        ".npz": _open_npz,
+        ".safetensors": _open_safetensors,
+    }
+    if path.suffix not in readers:
+        raise ValueError(f"a bank is read from a file that ends in {', '.join(readers)}; got {path.name!r}.")
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}; give the path of the saved particles.")
+    try:
+        return readers[path.suffix](path, key)
+    except _NotWanted as error:
+        raise ValueError(f"{path}: {error}") from None
+    except Exception as error:
+        # Readers say all kinds of things about a broken file, some of them bad advice; their words stay in the chain.
+        raise ValueError(
+            f"{path} could not be read as {path.suffix} ({type(error).__name__}); it may be cut short, or hold pickled "
+            "objects. Save it again, as plain numbers."
+        ) from error
+
+
+def _must_be_numbers(dtype: np.dtype[Any]) -> None:
+    if dtype.kind not in "fiu":
+        raise _NotWanted(f"particles must be numbers; got an array of type {dtype}. Save it as float32.")
+
+
+def _pick(path: Path, names: list[str], key: str | None) -> str:
+    if key is None and len(names) == 1:
+        return names[0]
+    if key not in names:
+        raise _NotWanted(
+            f"{path.name} holds the arrays {', '.join(sorted(names))}; say which one with key=, got {key!r}."
+        )
+    return key
+
+
+def _open_npy(path: Path, _key: str | None) -> NDArray[Any]:
+    array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    _must_be_numbers(array.dtype)
+    return array
+
+
+def _open_npz(path: Path, key: str | None) -> NDArray[Any]:
+    with zipfile.ZipFile(path) as archive:
+        name = _pick(path, [n.removesuffix(".npy") for n in archive.namelist()], key)
+        member = archive.getinfo(f"{name}.npy")
+        with archive.open(member) as stream:
+            version = np.lib.format.read_magic(stream)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, fortran, dtype = read(stream)
+            header = stream.tell()
+        _must_be_numbers(dtype)
+        if member.compress_type != zipfile.ZIP_STORED:
+            with archive.open(member) as stream:
+                compressed: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
+            return compressed
+    # Stored without compression, the array lies in the archive as it is, and can be mapped where it begins.
+    with path.open("rb") as raw:
+        raw.seek(member.header_offset + 26)
+        lengths = np.frombuffer(raw.read(4), dtype="<u2")
+    offset = member.header_offset + 30 + int(lengths.sum()) + header
+    return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape, order="F" if fortran else "C")
+
+
+class _SafetensorsArray:
+    """A tensor in a file, read slice by slice."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self._slice = safe_open(path, framework="np").get_slice(name)
+        self.shape = tuple(self._slice.get_shape())
+        self.ndim = len(self.shape)
+
+    def __getitem__(self, index: Any) -> NDArray[Any]:
+        if isinstance(index[0], slice):
+            rows = slice(index[1].start, min(index[1].stop, self.shape[1]))
+            part: NDArray[Any] = self._slice[:, rows]
+            return part
+        samples, rows = index[0].ravel(), index[1].ravel()
+        return np.stack([self._slice[int(s)][rows] for s in samples])
+
+
+def _open_safetensors(path: Path, key: str | None) -> _SafetensorsArray:
+    with safe_open(path, framework="np") as file:
+        name = _pick(path, list(file.keys()), key)
+        kind = file.get_slice(name).get_dtype()
+    if kind == "BF16":
+        raise _NotWanted("bfloat16 is not known to numpy. Save the particles as float32.")
+    return _SafetensorsArray(path, name)

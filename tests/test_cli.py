@@ -83,3 +83,14 @@ def test_the_demo_leaves_a_whole_run_folder(demo):
     assert student.novelty is not None
     for name in ("held out class", "inverted", "photographs", "noise", "errors", "times as fast"):
         assert name in done.stdout.replace("\n", " ")
+
+
+def test_a_missing_extra_is_named(tmp_path):
+    """As on a machine without the drawing packages."""
+    code = (
+        f"import sys; sys.modules['mpltern'] = None; sys.argv = ['opu', 'demo', '--out', {str(tmp_path / 'run')!r}]\n"
+    )
+    code += "from opu.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT)
+    assert_one_line_and_exit_2(done, 'pip install "opu[plot]"')
+    assert not (tmp_path / "run").exists()

@@ -18,7 +18,7 @@ def test_the_quickstart_runs_as_pasted(tmp_path):
     check = (
         "\np = student.novelty.p_value(q)\n"
         "assert q.mean.shape == (2, 3) and q.mean[0].argmax() == 2, q.mean\n"
-        "assert p[1] < 0.01 < p[0], p\n"
+        "assert p[1] < 0.02 < p[0], p\n"
         "assert bool((low <= q.mean).all() and (q.mean <= high).all())\n"
     )
     done = subprocess.run([sys.executable, "-c", code + check], cwd=tmp_path, capture_output=True, text=True)

@@ -283,7 +283,7 @@ def test_ordinary_inputs_that_are_not_finite_are_refused(problem, bad):
 @pytest.mark.parametrize("name", ["x", "foreign", "ordinary"])
 def test_empty_inputs_are_refused(problem, name):
     empty = torch.zeros(0, NUM_FEATURES)
-    with pytest.raises(ValueError, match=r"at least one row and one feature; got shape \(0, 4\)"):
+    with pytest.raises(ValueError, match="must have at least one row; got none"):
         evaluate.compare(**(problem | {name: {"nothing": empty} if name == "foreign" else empty}))
 
 

@@ -73,6 +73,7 @@ def compare(
         ordinary: Held-out ordinary inputs, which tell the trivial detectors what is usual.
         num_particles: For the teacher.
     """
+    check_inputs(ordinary, "ordinary inputs")
     answers = {"teacher": teacher_answers(teacher, x, num_particles), "student": student_answers(student, x)}
     inside = {name: answer.scores for name, answer in answers.items()} | {"trivial": trivial_answers(x, ordinary)}
     result: dict[str, Any] = {"accuracy": {}, "calibration": {}, "misclassification": {}, "ood": {}}

@@ -15,6 +15,7 @@ from opu.moments import kernel_between, kernel_to_points
 
 # A cloud that sits in one point has no finite best precision; fits stop at the edge of the supported range.
 LARGEST_LOG_PRECISION = 20.0
+_LOWEST_LOG_PROBABILITY = -1e4
 
 
 def maximum_likelihood(log_particles: Float[Tensor, "S B K"], max_steps: int = 100) -> Dirichlet:
@@ -24,8 +25,12 @@ def maximum_likelihood(log_particles: Float[Tensor, "S B K"], max_steps: int = 1
     Its Hessian is diagonal plus rank one, so a Newton step costs as much as a gradient (Minka, 2000). Steps are halved
     where they would not climb, and a concentration falls at most a hundredfold in one step.
     """
-    statistics = log_particles.double().mean(0)
-    alpha = _moment_match(log_particles)
+    # In float64 the rows sum to 1 once more, and an exact 0 counts as a very small probability.
+    particles = log_particles.double().clamp(min=_LOWEST_LOG_PROBABILITY).log_softmax(-1)
+    statistics = particles.mean(0)
+    # No concentration is smaller than the one that explains its class at the largest precision; from far below it
+    # Newton's steps would only double, and where one class has nearly everything they would cancel.
+    alpha = torch.maximum(_moment_match(particles), 1 / (LARGEST_LOG_PRECISION - statistics))
     likelihood = _log_likelihood(alpha, statistics)
     active = torch.ones_like(likelihood, dtype=torch.bool)
     for _ in range(max_steps):
@@ -113,32 +118,36 @@ def minimum_mmd(log_particles: Float[Tensor, "S B K"], kernel: Kernel | None = N
 
 
 def minimise_rows(
-    function: Callable[[Tensor, Tensor], Tensor], start: Float[Tensor, "B N"], max_steps: int, tolerance: float = 1e-10
+    function: Callable[[Tensor, Tensor], Tensor], start: Float[Tensor, "B N"], max_steps: int, tolerance: float = 1e-13
 ) -> Float[Tensor, "B N"]:
     """Minimise one function for each row by BFGS with backtracking, all rows at once.
 
-    ``function(parameters, rows)`` gives one value for each of the rows it is asked for. Rows leave the computation as
-    they converge.
+    ``function(parameters, rows)`` gives one value for each of the rows it is asked for. Rows leave the computation once
+    a step gains no more than the tolerance.
     """
-    x, (value, gradient) = (
-        start.clone(),
-        _value_and_gradient(function, start, torch.arange(len(start), device=start.device)),
-    )
+    everyone = torch.arange(len(start), device=start.device)
+    x, (value, gradient) = start.clone(), _value_and_gradient(function, start, everyone)
     identity = torch.eye(start.shape[-1], dtype=start.dtype, device=start.device)
-    inverse = identity.repeat(len(start), 1, 1)
+    # The first step has a length of a tenth, whatever the slope; what it finds then sets the scale.
+    inverse = identity * (0.1 / gradient.norm(dim=-1).clamp(min=1e-300))[:, None, None]
     active = torch.ones(len(start), dtype=torch.bool, device=start.device)
-    for _ in range(max_steps):
+    for number in range(max_steps):
         rows = active.nonzero().squeeze(-1)
         if not len(rows):
             break
         direction = _descent(inverse[rows], gradient[rows])
-        moved, new_value, new_gradient, gained = _backtrack(
-            function, x[rows], value[rows], gradient[rows], direction, rows
-        )
-        inverse[rows] = _updated_inverse(inverse[rows], moved - x[rows], new_gradient - gradient[rows], identity)
-        active[rows] = gained > tolerance * (value[rows].abs() + 1e-6)
+        moved, new_value, new_gradient = _backtrack(function, x[rows], value[rows], gradient[rows], direction, rows)
+        step, change = moved - x[rows], new_gradient - gradient[rows]
+        before = _rescaled(identity, step, change) if number == 0 else inverse[rows]
+        inverse[rows] = _updated_inverse(before, step, change, identity)
+        active[rows] = value[rows] - new_value > tolerance
         x[rows], value[rows], gradient[rows] = moved, new_value, new_gradient
     return x
+
+
+def _rescaled(identity: Tensor, step: Tensor, change: Tensor) -> Tensor:
+    scale = (step * change).sum(-1) / change.square().sum(-1).clamp(min=1e-300)
+    return identity * torch.where(scale > 0, scale, torch.ones_like(scale))[:, None, None]
 
 
 def _value_and_gradient(function: Callable[[Tensor, Tensor], Tensor], x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -164,7 +173,7 @@ def _backtrack(
     gradient: Tensor,
     direction: Tensor,
     rows: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     slope = (gradient * direction).sum(-1)
     best, best_value, best_gradient = x.clone(), value.clone(), gradient.clone()
     waiting: Bool[Tensor, " R"] = torch.ones_like(value, dtype=torch.bool)
@@ -180,12 +189,12 @@ def _backtrack(
         best[taken], best_value[taken], best_gradient[taken] = trial[good], reached[good], new_gradient[good]
         waiting[taken] = False
         size /= 2
-    return best, best_value, best_gradient, value - best_value
+    return best, best_value, best_gradient
 
 
 def _updated_inverse(inverse: Tensor, step: Tensor, change: Tensor, identity: Tensor) -> Tensor:
     curvature = (step * change).sum(-1)
-    safe = curvature > 1e-14
+    safe = curvature > 1e-30
     rho = torch.where(safe, 1 / torch.where(safe, curvature, torch.ones_like(curvature)), torch.zeros_like(curvature))
     left = identity - rho[:, None, None] * step.unsqueeze(-1) * change.unsqueeze(-2)
     updated = left @ inverse @ left.mT + rho[:, None, None] * step.unsqueeze(-1) * step.unsqueeze(-2)

@@ -50,8 +50,7 @@ class Novelty(nn.Module):
             )
         q = q.detach()
         entropy, sharpness = _measures(q)
-        # Each input is ranked among the others, never against itself, so that its score is that of a fresh input.
-        score = _louder(_rarity_among_others(entropy), _rarity_among_others(sharpness))
+        score = _louder(rarity(entropy, entropy.sort().values), rarity(sharpness, sharpness.sort().values))
         return cls(_quantiles(entropy), _quantiles(sharpness), _quantiles(score))
 
     def forward(self, q: Dirichlet) -> Float[Tensor, "*B"]:
@@ -61,8 +60,12 @@ class Novelty(nn.Module):
         return score.to(q.mean.dtype)
 
     def p_value(self, q: Dirichlet) -> Float[Tensor, "*B"]:
-        """Probability that an ordinary input scores at least this high: flag below 0.01 to flag 1 % of ordinary inputs."""
-        return torch.exp(-rarity(self(q).double(), self.scores)).to(q.mean.dtype)
+        """Probability that an ordinary input scores at least this high: flag below 0.01 to flag 1 % of ordinary inputs.
+
+        Never below ``1 / (n + 1)`` for ``n`` calibration inputs (2,048 at most): fewer inputs prove no more than that.
+        """
+        p = torch.exp(-rarity(self(q).double(), self.scores))
+        return p.clamp(min=1 / (len(self.scores) + 1)).to(q.mean.dtype)
 
     def threshold(self, rate: float) -> float:
         """The score that a fraction ``rate`` of ordinary inputs exceeds."""
@@ -104,12 +107,6 @@ def _mean_excess(ordinary: Tensor) -> Tensor:
     spread = ordinary[-1] - ordinary[0]
     scale = torch.where(excess > 1e-12 * spread, excess, spread)
     return torch.where(scale > 0, scale, torch.ones_like(scale))
-
-
-def _rarity_among_others(values: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-    n = len(values)
-    rank = values.argsort().argsort().double()
-    return -torch.log((n - rank) / (n + 1))
 
 
 def _quantiles(values: Float[Tensor, " n"]) -> Float[Tensor, " m"]:

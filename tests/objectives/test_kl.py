@@ -179,7 +179,9 @@ def test_gradients_of_a_sum_are_sums_of_gradients(log_particles):
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, float("nan")])
 def test_a_weight_that_is_not_positive_is_refused(weight):
-    with pytest.raises(ValueError, match=f"weight of an objective must be positive; got {weight} for ForwardKL"):
+    with pytest.raises(
+        ValueError, match=f"weight of an objective must be positive and finite; got {weight} for ForwardKL"
+    ):
         weight * ForwardKL()
     with pytest.raises(ValueError, match="weight of an objective must be positive"):
         WeightedSum([(1.0, ExactMMD()), (weight, ForwardKL())])

@@ -80,7 +80,7 @@ def test_a_weight_that_is_no_number_is_refused(text):
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, math.nan])
 def test_a_weight_that_is_not_positive_is_refused(weight):
-    with pytest.raises(ValueError, match=r"weight of an objective must be positive; got .* for ForwardKL"):
+    with pytest.raises(ValueError, match=r"weight of an objective must be positive and finite; got .* for ForwardKL"):
         parse(f"{weight}*kl")
-    with pytest.raises(ValueError, match=r"weight of an objective must be positive; got .* for ForwardKL"):
+    with pytest.raises(ValueError, match=r"weight of an objective must be positive and finite; got .* for ForwardKL"):
         weight * ForwardKL()

@@ -3,6 +3,7 @@
 ``parse("0.1*kl + 10*mmd")`` is ``0.1 * ForwardKL() + 10 * ExactMMD()``.
 """
 
+import re
 from collections.abc import Callable
 
 from opu.kernels import Exponential, Polynomial
@@ -40,7 +41,8 @@ NAMES: dict[str, Callable[[], BaseObjective]] = {
 
 def parse(text: str) -> WeightedSum:
     """The objective that a sum such as ``"0.1*kl + 10*mmd"`` names."""
-    return WeightedSum([_term(part) for part in text.split("+")])
+    # A plus sign inside a number (1e+2) does not separate terms.
+    return WeightedSum([_term(part) for part in re.split(r"(?<![\d.][eE])\+", text)])
 
 
 def _term(text: str) -> tuple[float, BaseObjective]:

@@ -1,5 +1,6 @@
 """What an objective is, and how objectives add up."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
@@ -53,8 +54,8 @@ class WeightedSum(BaseObjective):
 
     def __init__(self, terms: list[tuple[float | int, Objective]]) -> None:
         for weight, term in terms:
-            if not weight > 0:
-                raise ValueError(f"the weight of an objective must be positive; got {weight} for {term!r}.")
+            if not 0 < weight < math.inf:
+                raise ValueError(f"the weight of an objective must be positive and finite; got {weight} for {term!r}.")
         self.terms = terms
 
     def __call__(self, x: Tensor, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:

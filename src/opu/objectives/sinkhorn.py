@@ -10,6 +10,9 @@ from opu.dirichlet import Dirichlet
 from opu.kernels import squared_distances
 from opu.objectives.base import BaseObjective
 
+_MOST_LAST_STEPS = 500
+_TOLERANCE = 2e-3  # of the blur, for a step of the potentials at the last temperature
+
 
 class Sinkhorn(BaseObjective):
     r"""Debiased entropic transport :math:`OT_\epsilon(p, q) - \frac12 OT_\epsilon(p, p) - \frac12 OT_\epsilon(q, q)`.
@@ -22,8 +25,8 @@ class Sinkhorn(BaseObjective):
     """
 
     def __init__(self, blur: float = 0.05, num_samples: int | None = None) -> None:
-        if not blur > 0:
-            raise ValueError(f"the blur of a Sinkhorn divergence must be positive; got {blur}. Try 0.05.")
+        if not 0 < blur < math.inf:
+            raise ValueError(f"the blur of a Sinkhorn divergence must be positive and finite; got {blur}. Try 0.05.")
         self.blur, self.num_samples = blur, num_samples
 
     def __call__(self, x: Tensor, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
@@ -50,9 +53,12 @@ def sinkhorn_divergence(
         f_own, g_own = torch.zeros_like(f), torch.zeros_like(g)
         for temperature in _temperatures(blur):
             f_next, g_next = _soft_minimum(across, g, temperature), _soft_minimum(across.mT, f, temperature)
+            moved = max(float((f_next - f).abs().max()), float((g_next - g).abs().max()))
             f, g = (f + f_next) / 2, (g + g_next) / 2
             f_own = (f_own + _soft_minimum(within_left, f_own, temperature)) / 2
             g_own = (g_own + _soft_minimum(within_right, g_own, temperature)) / 2
+            if temperature == blur and moved < _TOLERANCE * blur:
+                break
         teacher_side = (_soft_minimum(across, g, blur) - _soft_minimum(within_left, f_own, blur)).mean(-1)
     g_last = _soft_minimum(_costs(right, left), f, blur)
     g_own_last = _soft_minimum(_costs(right, right.detach()), g_own, blur)
@@ -72,4 +78,4 @@ def _soft_minimum(costs: Float[Tensor, "B S T"], potential: Float[Tensor, "B T"]
 def _temperatures(blur: float) -> list[float]:
     diameter, ratio = math.sqrt(2.0), 0.8
     falling = max(0, math.ceil(math.log(blur / diameter) / math.log(ratio)))
-    return [diameter * ratio**i for i in range(falling)] + [blur] * 10
+    return [diameter * ratio**i for i in range(falling)] + [blur] * _MOST_LAST_STEPS

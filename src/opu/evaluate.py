@@ -124,7 +124,7 @@ def _out_of_domain(inside: Mapping[str, Scores], outside: Mapping[str, Scores]) 
         }
     if "novelty" in outside["student"]:
         both = np.concatenate([inside["student"]["novelty"], outside["student"]["novelty"]])
-        interval = metrics.bootstrap_interval(metrics.auroc, both, positive, strata=positive, num_resamples=200)
+        interval = metrics.bootstrap_interval(metrics.auroc, both, positive, strata=positive, num_resamples=100)
         table["student"]["novelty"]["auroc_interval"] = list(interval)
     return table
 

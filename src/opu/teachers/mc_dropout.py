@@ -182,7 +182,8 @@ def _shared_mask(rows: int, count: int, late: bool) -> Callable[[nn.Module, tupl
                 f"{type(layer).__name__} met one of length {len(z)} for a batch of {rows * count}. Use consistent=False."
             )
         scale, offset = _affine_mask(layer, z.new_ones(count, *z.shape[2:]))
-        return (z * scale.unsqueeze(1) + offset.unsqueeze(1)).flatten(0, 1)
+        masked = z * scale.unsqueeze(1)
+        return (masked if offset is None else masked + offset.unsqueeze(1)).flatten(0, 1)
 
     return hook
 
@@ -192,7 +193,7 @@ def _must_be_batch(z: Tensor, rows: int) -> None:
         raise _CannotRepeatLate(f"a dropout layer met a first axis of {len(z)}, not the batch of {rows}")
 
 
-def _affine_mask(layer: nn.Module, ones: Tensor) -> tuple[Tensor, Tensor]:
+def _affine_mask(layer: nn.Module, ones: Tensor) -> tuple[Tensor, Tensor | None]:
     """Every dropout is ``z * scale + offset`` for a random mask: read both off its answers to 1 and to 0."""
     state = _RandomState(ones.device)
     layer.training = True
@@ -200,7 +201,8 @@ def _affine_mask(layer: nn.Module, ones: Tensor) -> tuple[Tensor, Tensor]:
     state.restore()
     at_one = layer.forward(ones)
     layer.training = False
-    return at_one - at_zero, at_zero
+    # Plain dropout has no offset, and a pass over all activations is saved.
+    return (at_one - at_zero, at_zero) if bool(at_zero.any()) else (at_one, None)
 
 
 class _RandomState:

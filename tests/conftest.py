@@ -2,8 +2,10 @@
 by an import hook that pytest installs later.)
 """
 
+import os
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,3 +25,14 @@ def _seeded() -> None:
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002 - libraries that still use the global state
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """Where the public datasets lie: ``$OPU_DATA``, else the per-user cache; tests that need them skip without either."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "opu"
+    places = [Path(os.environ["OPU_DATA"])] if os.environ.get("OPU_DATA") else []
+    for folder in [*places, cache]:
+        if folder.is_dir():
+            return folder
+    pytest.skip(f"no datasets: neither $OPU_DATA nor {cache} is a folder")

@@ -202,4 +202,4 @@ def _cells(row: dict[str, Any]) -> list[str]:
     trivial = max(row["trivial"], key=lambda m: row["trivial"][m]["auroc"])
     student = [f"{row['student'][m]['auroc']:.1f}" for m in ("novelty", "predictive_entropy", "negative_log_precision")]
     teacher = f"{row['teacher'][best]['auroc']:.1f} ({SHORT[best]})"
-    return [teacher, *student, f"{row['trivial'][trivial]['auroc']:.1f} ({trivial.split('_')[0]})"]
+    return [teacher, *student, f"{row['trivial'][trivial]['auroc']:.1f} ({trivial[:4]})"]

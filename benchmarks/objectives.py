@@ -5,7 +5,6 @@ python -m benchmarks.objectives [--inputs 64] [--particles 500] [--classes 10] [
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from opu.environment import environment
 from opu.files import write_json
 from opu.kernels import Exponential, Kernel, Polynomial
 from opu.objectives import ExactMMD, ForwardKL, Objective, SampledMMD
+from opu.timing import median_seconds
 
 KERNELS: dict[str, Kernel] = {
     "polynomial": 0.5 * Polynomial(3) + 0.5 * Polynomial(4),
@@ -42,7 +42,7 @@ def main() -> None:
     rows = {}
     for name, kernel in KERNELS.items():
         exact, sampled = ExactMMD(kernel), SampledMMD(kernel)
-        rounds = [(_seconds(step(exact), 15), _seconds(step(sampled), 2)) for _ in range(options.rounds)]
+        rounds = [(median_seconds(step(exact), 15), median_seconds(step(sampled), 2)) for _ in range(options.rounds)]
         ratios = sorted(slow / fast for fast, slow in rounds)
         rows[name] = {
             "terms": len(kernel.power_series()),
@@ -52,7 +52,7 @@ def main() -> None:
             "ratio_range": [ratios[0], ratios[-1]],
             **_agreement(exact, sampled, x, log_particles, Dirichlet.from_logits(logits, log_precision).detach()),
         }
-    kl = _seconds(step(ForwardKL()), 30)
+    kl = median_seconds(step(ForwardKL()), 30)
     settings = {key: value for key, value in vars(options).items() if key != "out"}
     result = {"settings": settings, "kernels": rows, "kl_seconds": kl, "environment": environment()}
     write_json(options.out, result)
@@ -65,16 +65,6 @@ def _options() -> argparse.Namespace:
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--out", type=Path, default=Path("results/bench-objectives.json"))
     return parser.parse_args()
-
-
-def _seconds(function: Callable[[], object], repeats: int) -> float:
-    function()
-    seconds = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        function()
-        seconds.append(time.perf_counter() - began)
-    return statistics.median(seconds)
 
 
 @torch.no_grad()

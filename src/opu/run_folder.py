@@ -63,8 +63,15 @@ class RunFolder:
 
     def log(self, **values: float | int) -> None:
         """Append one line to ``log.jsonl``."""
-        with (self.path / "log.jsonl").open("a") as file:
-            file.write(json.dumps(values) + "\n")
+        log = self.path / "log.jsonl"
+        try:
+            with log.open("a") as file:
+                file.write(json.dumps(values) + "\n")
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"could not write {log}: {error.strerror}. The last checkpoint is whole; free some space and resume",
+            ) from error
 
 
 class NoFolder:

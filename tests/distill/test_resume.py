@@ -93,8 +93,39 @@ def test_no_kill_ever_leaves_a_broken_checkpoint(tmp_path):
         assert json.loads((out / "config.json").read_text())["distill"]["epochs"] == 12
 
 
+LIMITED = """
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("room", [-1000, 300], ids=["at the first checkpoint", "at a later one"])
+def test_a_run_that_met_a_full_disk_goes_on_as_if_nothing_had_been(tmp_path, room):
+    """The operating system itself refuses to let files grow (a file-size limit stands in for a full disk)."""
+    kill_after(tmp_path / "probe", 1, 0)
+    limit = (tmp_path / "probe" / "checkpoint" / "latest.safetensors").stat().st_size + room
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+
+    def run(code, out):
+        words = [sys.executable, "-c", code, str(tmp_path / out)]
+        return subprocess.run(words, env=environment, capture_output=True, text=True)
+
+    met = run(LIMITED.format(limit=limit) + SCRIPT, "full")
+    assert met.returncode != 0
+    assert "OSError" in met.stderr.splitlines()[-1]
+    assert "could not write" in met.stderr.splitlines()[-1]
+    assert lines_of(tmp_path / "full" / "log.jsonl") == (0 if room < 0 else 5)
+    assert run(SCRIPT, "full").returncode == 0
+    assert run(SCRIPT, "whole").returncode == 0
+    full, whole = (opu.load(tmp_path / name / "student") for name in ("full", "whole"))
+    for name, w in whole.state_dict().items():
+        assert torch.equal(w, full.state_dict()[name]), name
+
+
 def test_a_full_disk_costs_one_sentence_and_no_checkpoint(tmp_path):
-    """The operating system itself refuses to let the checkpoint grow (a file-size limit stands in for a full disk)."""
+    """The old file stays, to the byte, and no part of the new one is left."""
     finish(tmp_path / "run")
     before = (tmp_path / "run" / "checkpoint" / "latest.safetensors").read_bytes()
     limited = (

@@ -1,9 +1,7 @@
 """The demo from end to end: teacher, student, table, speed, pictures."""
 
 import shutil
-import statistics
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from opu.evaluate import compare
 from opu.files import write_json
 from opu.tables import TEACHER_MEASURES
 from opu.teachers import MCDropout
+from opu.timing import median_seconds
 
 SHORT = {
     "predictive_entropy": "E",
@@ -148,7 +147,7 @@ def measure_speed(
         return novelty
 
     # Five hundred passes are long enough to time once; a single pass is repeated.
-    loop, batch, once = _median_seconds(naive_loop, 1), _median_seconds(vectorised, 1), _median_seconds(one_pass, 50)
+    loop, batch, once = median_seconds(naive_loop, 1), median_seconds(vectorised, 1), median_seconds(one_pass, 50)
     return {
         "naive_loop": loop / once,
         "vectorised": batch / once,
@@ -156,17 +155,6 @@ def measure_speed(
         "batch_size": len(x),
         "seconds": {"naive_loop": loop, "vectorised": batch, "student": once},
     }
-
-
-def _median_seconds(function: Callable[[], Tensor], repeats: int) -> float:
-    if repeats > 1:
-        function()
-    seconds = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        function()
-        seconds.append(time.perf_counter() - began)
-    return statistics.median(seconds)
 
 
 def show(console: Console, metrics: dict[str, Any], out: Path) -> None:

@@ -15,7 +15,7 @@ from opu.moments import kernel_between, kernel_to_points
 
 # A cloud that sits in one point has no finite best precision; fits stop at the edge of the supported range.
 LARGEST_LOG_PRECISION = 20.0
-_LOWEST_LOG_PROBABILITY = -1e4
+_LOG_OF_ZERO = -1e4  # an exact 0 says no more than that it is very small
 
 
 def maximum_likelihood(log_particles: Float[Tensor, "S B K"], max_steps: int = 100) -> Dirichlet:
@@ -25,8 +25,9 @@ def maximum_likelihood(log_particles: Float[Tensor, "S B K"], max_steps: int = 1
     Its Hessian is diagonal plus rank one, so a Newton step costs as much as a gradient (Minka, 2000). Steps are halved
     where they would not climb, and a concentration falls at most a hundredfold in one step.
     """
-    # In float64 the rows sum to 1 once more, and an exact 0 counts as a very small probability.
-    particles = log_particles.double().clamp(min=_LOWEST_LOG_PROBABILITY).log_softmax(-1)
+    # In float64 the rows sum to 1 once more.
+    particles = log_particles.double()
+    particles = particles.masked_fill(particles == -torch.inf, _LOG_OF_ZERO).log_softmax(-1)
     statistics = particles.mean(0)
     # No concentration is smaller than the one that explains its class at the largest precision; from far below it
     # Newton's steps would only double, and where one class has nearly everything they would cancel.
@@ -118,7 +119,7 @@ def minimum_mmd(log_particles: Float[Tensor, "S B K"], kernel: Kernel | None = N
 
 
 def minimise_rows(
-    function: Callable[[Tensor, Tensor], Tensor], start: Float[Tensor, "B N"], max_steps: int, tolerance: float = 1e-13
+    function: Callable[[Tensor, Tensor], Tensor], start: Float[Tensor, "B N"], max_steps: int, tolerance: float = 1e-10
 ) -> Float[Tensor, "B N"]:
     """Minimise one function for each row by BFGS with backtracking, all rows at once.
 

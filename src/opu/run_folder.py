@@ -23,22 +23,10 @@ class RunFolder:
     def __init__(self, path: Path, settings: dict[str, Any], *, resume: bool) -> None:
         self.path = path
         self._checkpoint = path / "checkpoint" / "latest.safetensors"
-        if path.is_dir() and any(path.iterdir()) and not resume:
-            raise ValueError(
-                f"the output folder {path} exists and is not empty; nothing in it was changed. Choose another folder, or "
-                "pass resume=True to go on with the run in it."
-            )
-        if path.exists() and not path.is_dir():
-            raise ValueError(f"the output folder {path} is a file; choose another path.")
+        make_folder(path, resume=resume)
         config = path / "config.json"
         if resume and config.exists():
             _refuse_other_settings(json.loads(config.read_text()).get("distill", {}), settings)
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ValueError(
-                f"the output folder {path} cannot be made: {error.strerror}. Choose another path."
-            ) from error
         write_json(config, {"distill": settings})
 
     def checkpoint(self) -> dict[str, Any] | None:
@@ -72,6 +60,21 @@ class RunFolder:
                 error.errno,
                 f"could not write {log}: {error.strerror}. The last checkpoint is whole; free some space and resume",
             ) from error
+
+
+def make_folder(path: Path, *, resume: bool = False) -> None:
+    """Make an output folder; refuse one that cannot be made, or that holds something, unless a run is resumed."""
+    if path.is_dir() and any(path.iterdir()) and not resume:
+        raise ValueError(
+            f"the output folder {path} exists and is not empty; nothing in it was changed. Choose another folder, or "
+            "pass resume=True to go on with the run in it."
+        )
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"the output folder {path} is a file; choose another path.")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"the output folder {path} cannot be made: {error.strerror}. Choose another path.") from error
 
 
 class NoFolder:

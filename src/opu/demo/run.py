@@ -16,6 +16,7 @@ from opu.demo import data
 from opu.environment import environment
 from opu.evaluate import compare
 from opu.files import write_json
+from opu.run_folder import make_folder
 from opu.tables import TEACHER_MEASURES
 from opu.teachers import MCDropout
 from opu.timing import median_seconds
@@ -51,6 +52,7 @@ def run_demo(
     console = console or Console()
     out, settings = Path(out), Settings(seed=seed)
     _clear(out, overwrite)
+    make_folder(out)
     torch.manual_seed(seed)
     # So small a problem gains nothing from a second thread, and loses much where another process wants that core.
     torch.set_num_threads(1)

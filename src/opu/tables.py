@@ -34,9 +34,9 @@ def demo_table(results: Path) -> str:
     threads = runs[0]["environment"]["threads"]
     return (
         f"{_detection_table(runs)}\n\n"
-        f"Accuracy: teacher {accuracy['teacher']}, student {accuracy['student']}. One pass of the student is {speed:.0f} times "
-        f"as fast as {runs[0]['speedup']['num_particles']} passes in a loop and {vectorised:.0f} times as fast as the same "
-        f"passes vectorised (medians; {threads} thread{'' if threads == 1 else 's'}, {runs[0]['environment']['cpu']})."
+        f"Accuracy: teacher {accuracy['teacher']}, student {accuracy['student']}. One pass of the student is {speed:.0f} "
+        f"times as fast as {runs[0]['speedup']['num_particles']} passes in a loop and {vectorised:.0f} times as fast as the "
+        f"same passes vectorised (medians; {threads} thread{'' if threads == 1 else 's'}, {runs[0]['environment']['cpu']})."
     )
 
 

@@ -55,9 +55,10 @@ class RBF(Kernel):
     def settled(self, cloud: Float[Tensor, "B S K"]) -> Kernel:
         """The same kernel, its bandwidths taken from one cloud where none were given."""
         if self.bandwidths is not None:
-            widths = torch.tensor(self.bandwidths, dtype=cloud.dtype, device=cloud.device).expand(len(cloud), -1)
+            widths = torch.stack([torch.full_like(cloud[:, 0, 0], width) for width in self.bandwidths], -1)
         else:
-            widths = median_distance(cloud.detach()).clamp(min=0.01).unsqueeze(-1) * cloud.new_tensor([0.5, 1.0, 2.0])
+            median = median_distance(cloud.detach()).clamp(min=0.01)
+            widths = torch.stack([0.5 * median, median, 2.0 * median], -1)
         return _FixedRBF(widths)
 
 
@@ -189,7 +190,7 @@ def squared_distances(left: Float[Tensor, "B S K"], right: Float[Tensor, "B T K"
 def median_distance(cloud: Float[Tensor, "B S K"]) -> Float[Tensor, " B"]:
     """The median distance between the points of each cloud (of at most 64 of them: it only sets a scale)."""
     some = cloud[:, :64]
-    rows, columns = torch.triu_indices(some.shape[1], some.shape[1], offset=1)
+    rows, columns = torch.triu_indices(some.shape[1], some.shape[1], offset=1, device=cloud.device)
     if not len(rows):
         return cloud.new_ones(len(cloud))
     return squared_distances(some, some)[:, rows, columns].median(-1).values.sqrt()

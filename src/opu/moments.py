@@ -6,6 +6,7 @@ Both recursions below add positive terms alone, so no digit is lost to cancellat
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -52,10 +53,12 @@ class _KernelToPoints(torch.autograd.Function):
         ctx: Any, mean: Tensor, log_precision: Tensor, points: Tensor, coefficients: tuple[float, ...]
     ) -> Tensor:
         order = len(coefficients) - 1
-        c = torch.tensor(coefficients, dtype=torch.float64, device=mean.device)
+        c = _constants(coefficients, mean.device)
         weights = _recursion_weights(log_precision, order)
         # A few inputs at a time: the powers of all points then fit the cache, and memory does not grow with the batch.
-        rows = max(1, 2**20 // (points[:, 0].numel() * order))
+        # A GPU has a wider road to its memory and wants few, large kernels.
+        most = 2**28 if mean.is_cuda else 2**20
+        rows = max(1, most // (points[:, 0].numel() * order))
         parts = zip(mean.split(rows), weights.split(rows), points.split(rows, dim=1), strict=True)
         answers = [_sweep(*part, c) for part in parts]
         averages, in_mean, scaling = (torch.cat(column) for column in zip(*answers, strict=True))
@@ -92,6 +95,12 @@ def _powers(points: Float[Tensor, "S B K"], order: int) -> Float[Tensor, "B K IS
     for i in range(1, order):
         torch.mul(powers[:, :, i - 1], powers[:, :, 0], out=powers[:, :, i])
     return powers.flatten(2)
+
+
+@lru_cache(maxsize=64)
+def _constants(values: tuple[float, ...], device: torch.device) -> Tensor:
+    # Kept, since a copy to a GPU would make it wait in every step.
+    return torch.tensor(values, dtype=torch.float64, device=device)
 
 
 def _counting(order: int, like: Tensor) -> Tensor:
@@ -147,10 +156,15 @@ def kernel_between(p: Dirichlet, q: Dirichlet, coefficients: Sequence[float]) ->
     steps = _counting(order, alpha)
     rising = (alpha.unsqueeze(-1) + steps) * (beta.unsqueeze(-1) + steps) / ((steps + 1) * scale.unsqueeze(-1))
     one = torch.ones_like(rising[..., :1])
-    series = torch.cat([one, rising.cumprod(-1)], -1)
-    factors = ((steps + 1) * scale / ((alpha_0 + steps) * (beta_0 + steps))).cumprod(-1)
+    series = torch.cat([one, _products(rising)], -1)
+    factors = _products((steps + 1) * scale / ((alpha_0 + steps) * (beta_0 + steps)))
     moments = _product_over_classes(series)[:, 1:] * factors
-    return coefficients[0] + moments @ alpha.new_tensor(coefficients[1:])
+    return coefficients[0] + moments @ _constants(tuple(coefficients[1:]), alpha.device)
+
+
+def _products(factors: Float[Tensor, "*B J"]) -> Float[Tensor, "*B J"]:
+    # The gradient of torch.cumprod asks the device whether a factor is 0, which makes it wait; ours are positive.
+    return factors.log().cumsum(-1).exp()
 
 
 def _product_over_classes(series: Float[Tensor, "B K J"]) -> Float[Tensor, "B J"]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from opu.diagnosis import Diverged, explain
+from opu.graphed import being_recorded
 from opu.objectives import Objective
 from opu.run_folder import random_state
 from opu.teachers import Teacher
@@ -58,6 +59,8 @@ class Schedule:
         """The learning rate at a step."""
         if self.shape == "constant":
             return self.learning_rate
+        if self.shape == "steps":
+            return self.learning_rate * 0.1 ** ((2 * step >= self.total_steps) + (4 * step >= 3 * self.total_steps))
         return self.learning_rate * 0.5 * (1 + math.cos(math.pi * step / self.total_steps))
 
 
@@ -73,13 +76,19 @@ class Run:
         schedule: Schedule,
     ) -> None:
         self.student, self.objective, self.groups, self.schedule = student, objective, groups, schedule
-        make = optimizer or (lambda parameters: torch.optim.Adam(parameters, schedule.learning_rate))
-        self.optimizers = [make(group) for group in groups]
+        self.optimizers = [(optimizer or self._adam)(group) for group in groups]
         self.step = 0
         self.order = torch.empty(0, dtype=torch.int64)
         self.best_value = math.inf
         self.best_weights: dict[str, Tensor] = {}
         self.result = Distillation()
+
+    def _adam(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        parameters = list(parameters)
+        # On a GPU the step may be recorded, and then its counters and its rate must live there too.
+        on_gpu = parameters[0].is_cuda
+        rate = parameters[0].new_tensor(self.schedule.learning_rate) if on_gpu else self.schedule.learning_rate
+        return torch.optim.Adam(parameters, rate, capturable=on_gpu)
 
     @property
     def epoch(self) -> int:
@@ -93,21 +102,40 @@ class Run:
             self.order = torch.randperm(self.schedule.num_rows)
         return self.order[place * size : (place + 1) * size]
 
-    def learn(self, x: Tensor, log_particles: Tensor) -> float:
-        """One step on one batch. Parameters that are updated in turn each see a loss of their own."""
-        self.student.train()
-        value = math.nan
-        for group, optimizer in zip(self.groups, self.optimizers, strict=True):
+    def set_rates(self) -> None:
+        """Give the optimisers the learning rate of the step to come."""
+        for optimizer in self.optimizers:
             for options in optimizer.param_groups:
-                options["lr"] = self.schedule.rate(self.step)
+                if isinstance(options["lr"], Tensor):
+                    options["lr"].fill_(self.schedule.rate(self.step))
+                else:
+                    options["lr"] = self.schedule.rate(self.step)
+
+    def update(self, x: Tensor, log_particles: Tensor) -> Tensor:
+        """One step on one batch; the loss. Parameters that are updated in turn each see a loss of their own."""
+        self.student.train()
+        loss = torch.empty(0)
+        for group, optimizer in zip(self.groups, self.optimizers, strict=True):
             loss = self.objective(x, log_particles, self.student(x)).mean()
             self.student.zero_grad()
             loss.backward()
-            value = loss.item()
-            length = torch.nn.utils.get_total_norm([p.grad for p in group if p.grad is not None])
-            if not math.isfinite(value) or not bool(torch.isfinite(length)):
-                raise Diverged(explain(self.step, value, self.objective, x, log_particles, self.student))
+            if not being_recorded(loss):
+                self._refuse_nonsense(loss, group, x, log_particles)
             optimizer.step()
+        return loss.detach()
+
+    def _refuse_nonsense(self, loss: Tensor, group: list[nn.Parameter], x: Tensor, log_particles: Tensor) -> None:
+        length = torch.nn.utils.get_total_norm([p.grad for p in group if p.grad is not None])
+        if not bool(torch.isfinite(loss) & torch.isfinite(length)):
+            raise Diverged(explain(self.step, float(loss.detach()), self.objective, x, log_particles, self.student))
+
+    def count(self, loss: Tensor) -> float:
+        """Note that a step is done. Of a recorded step this is the first that the CPU sees, so it is looked at again."""
+        value = float(loss)
+        if not math.isfinite(value):
+            raise Diverged(
+                f"the loss was {value} at step {self.step}. Try a smaller learning rate or the bounded link."
+            )
         self.step += 1
         self.result.losses.append(value)
         return value
@@ -151,6 +179,9 @@ class Run:
         self.student.load_state_dict(state["student"])
         for optimizer, part in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(part)
+            for options in optimizer.param_groups:
+                if isinstance(options["lr"], Tensor):  # which torch leaves where it was read
+                    options["lr"] = options["lr"].to(options["params"][0].device)
         if state["objective"]:
             self.objective.load_state_dict(state["objective"])  # type: ignore[attr-defined]
         self.best_value, self.best_weights = state["best_value"], state["best_weights"]

@@ -40,23 +40,23 @@ def affine(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
 def shuffled_patches(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """The image cut into a grid of 2 x 2 or 4 x 4 patches that change places; a border that does not divide stays."""
     planes = _planes(x)
-    answer = planes.clone()
-    fine = torch.rand(len(x), generator=generator, device=x.device) < 0.5
-    for rows, grid in ((fine, 4), (~fine, 2)):
-        height, width = planes.shape[-2] // grid * grid, planes.shape[-1] // grid * grid
-        if height == 0 or width == 0 or not bool(rows.any()):
-            continue
-        part = planes[rows][..., :height, :width]
-        count, channels = part.shape[:2]
-        cut = part.reshape(count, channels, grid, height // grid, grid, width // grid)
-        cut = cut.permute(0, 2, 4, 1, 3, 5).reshape(count, grid * grid, -1)
-        order = torch.rand(count, grid * grid, generator=generator, device=x.device).argsort(-1)
-        cut = cut.gather(1, order.unsqueeze(-1).expand_as(cut))
-        cut = cut.reshape(count, grid, grid, channels, height // grid, width // grid).permute(0, 3, 1, 4, 2, 5)
-        whole = planes[rows].clone()
-        whole[..., :height, :width] = cut.reshape(count, channels, height, width)
-        answer[rows] = whole
-    return answer.reshape(x.shape)
+    fine = torch.rand(len(x), 1, 1, 1, generator=generator, device=x.device) < 0.5
+    return torch.where(fine, _shuffled(planes, 4, generator), _shuffled(planes, 2, generator)).reshape(x.shape)
+
+
+def _shuffled(planes: Tensor, grid: int, generator: torch.Generator | None) -> Tensor:
+    height, width = planes.shape[-2] // grid * grid, planes.shape[-1] // grid * grid
+    if height == 0 or width == 0:
+        return planes
+    count, channels = planes.shape[:2]
+    cut = planes[..., :height, :width].reshape(count, channels, grid, height // grid, grid, width // grid)
+    cut = cut.permute(0, 2, 4, 1, 3, 5).reshape(count, grid * grid, -1)
+    order = torch.rand(count, grid * grid, generator=generator, device=planes.device).argsort(-1)
+    cut = cut.gather(1, order.unsqueeze(-1).expand_as(cut))
+    cut = cut.reshape(count, grid, grid, channels, height // grid, width // grid).permute(0, 3, 1, 4, 2, 5)
+    whole = planes.clone()
+    whole[..., :height, :width] = cut.reshape(count, channels, height, width)
+    return whole
 
 
 def pixel_noise(x: Tensor, generator: torch.Generator | None = None) -> Tensor:

@@ -15,10 +15,10 @@ def one_of(*transforms: Transform) -> Transform:
 
     def transform(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
         choice = torch.randint(len(transforms), (len(x),), generator=generator, device=x.device)
-        answer = x.clone()
+        choice = choice.view(-1, *[1] * (x.ndim - 1))
+        answer = x
         for number, each in enumerate(transforms):
-            rows = choice == number
-            answer[rows] = each(x, generator)[rows]
+            answer = torch.where(choice == number, each(x, generator), answer)
         return answer
 
     return transform
@@ -54,7 +54,8 @@ def normal_like(x: Tensor, generator: torch.Generator | None) -> Tensor:
 
 def other_rows(x: Tensor, generator: torch.Generator | None) -> Tensor:
     """A shuffled index of the rows."""
-    return torch.randperm(len(x), generator=generator, device=x.device)
+    # On a GPU torch.randperm may wait for its result; the order of random numbers does not.
+    return torch.rand(len(x), generator=generator, device=x.device).argsort()
 
 
 def mixup(x: Tensor, generator: torch.Generator | None = None) -> Tensor:

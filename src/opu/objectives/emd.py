@@ -81,7 +81,9 @@ class CriticEMD(BaseObjective):
         if self.critic is None:
             self._shape = (num_features, num_classes)
             self.critic = Critic(num_features, num_classes, self.hidden).to(like)
-            self.optimizer = torch.optim.Adam(self.critic.parameters(), self.learning_rate, betas=(0.5, 0.9))
+            self.optimizer = torch.optim.Adam(
+                self.critic.parameters(), self.learning_rate, betas=(0.5, 0.9), capturable=like.is_cuda
+            )
         return self.critic
 
     def _train_critic(self, critic: Critic, x: Tensor, particles: Tensor, q: Dirichlet, num_samples: int) -> None:

@@ -80,7 +80,8 @@ def _pair_sum_by_features(columns: Float[Tensor, "B K S"], coefficients: Sequenc
     num_classes = columns.shape[1]
     pairs = torch.cat([columns[:, i:] * columns[:, i : i + 1] for i in range(num_classes)], 1)
     # A product of two different classes stands for two equal entries of the tensor.
-    twice = columns.new_tensor([1.0 if i == j else 2.0 for i in range(num_classes) for j in range(i, num_classes)])
+    rows, others = torch.triu_indices(num_classes, num_classes, device=columns.device)
+    twice = 1 + (rows != others).to(columns)
     first = columns.sum(-1)
     norms = [torch.full_like(first[:, 0], float(columns.shape[-1] ** 2)), first.square().sum(-1)]
     if len(coefficients) > 2:

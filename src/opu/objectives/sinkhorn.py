@@ -7,10 +7,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from opu.dirichlet import Dirichlet
+from opu.graphed import being_recorded
 from opu.kernels import squared_distances
 from opu.objectives.base import BaseObjective
 
-_MOST_LAST_STEPS = 500
 _TOLERANCE = 2e-3  # of the blur, for a step of the potentials at the last temperature
 
 
@@ -22,47 +22,55 @@ class Sinkhorn(BaseObjective):
     Args:
         blur: The entropic temperature, in units of distance on the simplex (whose diameter is 1.41).
         num_samples: Draws from the student; as many as there are particles unless given.
+        most_last_steps: At the temperature ``blur``; fewer are taken where the potentials rest before.
     """
 
-    def __init__(self, blur: float = 0.05, num_samples: int | None = None) -> None:
+    def __init__(self, blur: float = 0.05, num_samples: int | None = None, most_last_steps: int = 500) -> None:
         if not 0 < blur < math.inf:
             raise ValueError(f"the blur of a Sinkhorn divergence must be positive and finite; got {blur}. Try 0.05.")
-        self.blur, self.num_samples = blur, num_samples
+        self.blur, self.num_samples, self.most_last_steps = blur, num_samples, most_last_steps
 
     def __call__(self, x: Tensor, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
         """One value per input; differentiable in the Dirichlet through its samples."""
         samples = q.rsample(self.num_samples or len(log_particles))
-        return sinkhorn_divergence(log_particles.detach().exp().to(samples), samples, self.blur)
+        return sinkhorn_divergence(log_particles.detach().exp().to(samples), samples, self.blur, self.most_last_steps)
 
     def __repr__(self) -> str:
         return f"Sinkhorn(blur={self.blur:g})"
 
 
 def sinkhorn_divergence(
-    particles: Float[Tensor, "S B K"], samples: Float[Tensor, "T B K"], blur: float
+    particles: Float[Tensor, "S B K"], samples: Float[Tensor, "T B K"], blur: float, most_last_steps: int = 500
 ) -> Float[Tensor, " B"]:
     """Sinkhorn divergence between two clouds, per input; differentiable in ``samples``.
 
     The potentials are found without a graph, at temperatures that fall from the diameter to ``blur``. By the envelope
-    theorem one more step with the samples alone attached then gives the gradient.
+    theorem one more step with the samples alone attached then gives the gradient. At the last temperature the potentials
+    take steps until they rest, or ``most_last_steps`` of them.
     """
     left, right = particles.permute(1, 0, 2), samples.permute(1, 0, 2)
     with torch.no_grad():
         across, within_left, within_right = _costs(left, right), _costs(left, left), _costs(right, right)
         f, g = torch.zeros_like(across[:, :, 0]), torch.zeros_like(across[:, 0])
         f_own, g_own = torch.zeros_like(f), torch.zeros_like(g)
-        for temperature in _temperatures(blur):
+        for temperature in _temperatures(blur, most_last_steps):
             f_next, g_next = _soft_minimum(across, g, temperature), _soft_minimum(across.mT, f, temperature)
-            moved = max(float((f_next - f).abs().max()), float((g_next - g).abs().max()))
+            rests = temperature == blur and _rests(f_next - f, g_next - g, blur)
             f, g = (f + f_next) / 2, (g + g_next) / 2
             f_own = (f_own + _soft_minimum(within_left, f_own, temperature)) / 2
             g_own = (g_own + _soft_minimum(within_right, g_own, temperature)) / 2
-            if temperature == blur and moved < _TOLERANCE * blur:
+            if rests:
                 break
         teacher_side = (_soft_minimum(across, g, blur) - _soft_minimum(within_left, f_own, blur)).mean(-1)
     g_last = _soft_minimum(_costs(right, left), f, blur)
     g_own_last = _soft_minimum(_costs(right, right.detach()), g_own, blur)
     return teacher_side + (g_last - g_own_last).mean(-1)
+
+
+def _rests(step_of_f: Tensor, step_of_g: Tensor, blur: float) -> bool:
+    if being_recorded(step_of_f):  # nothing can be looked at then, so all the steps are taken
+        return False
+    return float(torch.maximum(step_of_f.abs().max(), step_of_g.abs().max())) < _TOLERANCE * blur
 
 
 def _costs(left: Float[Tensor, "B S K"], right: Float[Tensor, "B T K"]) -> Float[Tensor, "B S T"]:
@@ -75,7 +83,7 @@ def _soft_minimum(costs: Float[Tensor, "B S T"], potential: Float[Tensor, "B T"]
     return -temperature * (scores.logsumexp(-1) - math.log(costs.shape[-1]))
 
 
-def _temperatures(blur: float) -> list[float]:
+def _temperatures(blur: float, most_last_steps: int) -> list[float]:
     diameter, ratio = math.sqrt(2.0), 0.8
     falling = max(0, math.ceil(math.log(blur / diameter) / math.log(ratio)))
-    return [diameter * ratio**i for i in range(falling)] + [blur] * _MOST_LAST_STEPS
+    return [diameter * ratio**i for i in range(falling)] + [blur] * most_last_steps

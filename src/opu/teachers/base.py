@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from opu.graphed import being_recorded
+
 Outputs = str  # "logits", "log_probabilities" or "probabilities"
 
 
@@ -35,7 +37,7 @@ def to_log_probabilities(values: Tensor, outputs: str, floor: float = 1e-12) -> 
         outputs: What the values are.
         floor: Probabilities below it are raised to it, since an exact 0 has no logarithm.
     """
-    if outputs == "probabilities":
+    if outputs == "probabilities" and not being_recorded(values):
         low, high = float(values.min()), float(values.max())
         sums = values.double().sum(-1)
         least, most = float(sums.min()), float(sums.max())
@@ -44,6 +46,7 @@ def to_log_probabilities(values: Tensor, outputs: str, floor: float = 1e-12) -> 
                 f"particles must lie on the simplex; got values in {low:.3g} .. {high:.3g} and rows that sum to "
                 f'{least:.3g} .. {most:.3g}. If these are logits, say outputs="logits".'
             )
+    if outputs == "probabilities":
         raised = (values if values.dtype == torch.float64 else values.float()).clamp(min=floor)
         return (raised / raised.sum(-1, keepdim=True)).log()
     if outputs not in ("logits", "log_probabilities"):
@@ -60,6 +63,8 @@ def to_log_probabilities(values: Tensor, outputs: str, floor: float = 1e-12) -> 
 
 
 def _look_like_probabilities(values: Tensor) -> bool:
+    if being_recorded(values):  # nothing may be read back then, and calls before this one were looked at
+        return False
     return bool((values >= 0).all()) and bool(((values.sum(-1) - 1).abs() < 1e-4).all())
 
 
@@ -68,11 +73,16 @@ def as_tensor(values: Any) -> Tensor:
     return torch.from_numpy(np.array(values)) if isinstance(values, np.ndarray) else torch.as_tensor(values)
 
 
-def choose(total: int, num_particles: int) -> Int64[Tensor, " S"]:
+def choose(total: int, num_particles: int, device: torch.device | None = None) -> Int64[Tensor, " S"]:
     """Which of ``total`` posterior samples to use: all of them in order, or a random choice without repetition."""
     if num_particles < 1:
         raise ValueError(f"num_particles must be at least 1; got {num_particles}.")
-    return torch.arange(total) if num_particles >= total else torch.randperm(total)[:num_particles]
+    if num_particles >= total:
+        return torch.arange(total, device=device)
+    if device is not None and device.type == "cuda":
+        # torch.randperm waits for the GPU; the order of random numbers does not.
+        return torch.rand(total, device=device).argsort()[:num_particles]
+    return torch.randperm(total)[:num_particles]
 
 
 def device_of(module: nn.Module, x: Tensor) -> torch.device:

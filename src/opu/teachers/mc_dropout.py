@@ -79,23 +79,22 @@ class MCDropout:
         return self._bytes[x.shape[1:]]
 
     def _all_rows(self, x: Tensor, count: int, rows: int) -> Tensor:
-        masks = _RandomState(x.device)
         answers: list[Tensor] = []
+        masks = _RandomState(x.device) if rows < len(x) else None
         for part in x.split(rows):
             if self.consistent and answers:
+                assert masks is not None
                 masks.restore()  # the same masks for the next rows
             answers.append(self._forward(part, count))
         return torch.cat(answers, 1)
 
     def _forward(self, x: Tensor, count: int) -> Tensor:
         if not self._repeat_at_input and count > 1:
-            state = _RandomState(x.device)
             try:
                 return self._repeated_at_first_mask(x, count)
             except _CannotRepeatLate:
                 # A skip connection around dropout, say: the batch has to be repeated from the start.
                 self._repeat_at_input = True
-                state.restore()
         repeated = x.repeat(count, *[1] * (x.ndim - 1))
         with self._dropping(len(x), count, late=False):
             return self._answer(self.net(repeated), len(x), count)
@@ -195,13 +194,18 @@ def _must_be_batch(z: Tensor, rows: int) -> None:
 
 def _affine_mask(layer: nn.Module, ones: Tensor) -> tuple[Tensor, Tensor | None]:
     """Every dropout is ``z * scale + offset`` for a random mask: read both off its answers to 1 and to 0."""
+    if isinstance(layer, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):  # which have no offset
+        layer.training = True
+        scale = layer.forward(ones)
+        layer.training = False
+        return scale, None
     state = _RandomState(ones.device)
     layer.training = True
     at_zero = layer.forward(torch.zeros_like(ones))
     state.restore()
     at_one = layer.forward(ones)
     layer.training = False
-    # Plain dropout has no offset, and a pass over all activations is saved.
+    # Without an offset a pass over all activations is saved.
     return (at_one - at_zero, at_zero) if bool(at_zero.any()) else (at_one, None)
 
 

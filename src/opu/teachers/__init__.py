@@ -5,6 +5,17 @@ from opu.teachers.ensemble import Ensemble
 from opu.teachers.function import Function
 from opu.teachers.mc_dropout import MCDropout
 from opu.teachers.particle_bank import ParticleBank
+from opu.teachers.sgld import Chain, LangevinSettings, sgld
 from opu.teachers.weight_samples import WeightSamples
 
-__all__ = ["Ensemble", "Function", "MCDropout", "ParticleBank", "Teacher", "WeightSamples"]
+__all__ = [
+    "Chain",
+    "Ensemble",
+    "Function",
+    "LangevinSettings",
+    "MCDropout",
+    "ParticleBank",
+    "Teacher",
+    "WeightSamples",
+    "sgld",
+]

@@ -1,12 +1,18 @@
 """Samples from a posterior over weights, as SGLD, HMC or a Laplace approximation leave them."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from opu.files import write_atomically
 from opu.teachers.base import Outputs, bytes_per_row, choose, evaluating, to_log_probabilities
 
 
@@ -31,28 +37,48 @@ class WeightSamples:
         self.net, self.outputs, self.memory_budget = net, outputs, memory_budget
         self.samples = dict(samples) if isinstance(samples, Mapping) else _stack(samples)
         self.num_samples = _check(net, self.samples)
+        self._bytes: dict[torch.Size, int] = {}
 
     def average_weights(self) -> dict[str, Tensor]:
         """The mean of the samples, from which the paper starts the mean network."""
         return {name: w.mean(0) if w.is_floating_point() else w[-1] for name, w in self.samples.items()}
 
+    def save(self, path: str | Path) -> None:
+        """Write all samples into one safetensors file, in half precision: a posterior is far wider than its rounding."""
+        half = {name: w.half() if w.is_floating_point() else w for name, w in self.samples.items()}
+        for name, w in half.items():
+            if w.is_floating_point() and not bool(torch.isfinite(w).all()):
+                raise ValueError(
+                    f"weights must be finite and below 65,504 to be kept in half precision; {name!r} has others."
+                )
+        write_atomically(Path(path), to_bytes({name: w.cpu().contiguous() for name, w in half.items()}))
+
+    @classmethod
+    def load(cls, net: nn.Module, path: str | Path, **options: Any) -> "WeightSamples":
+        """Read what :meth:`save` wrote, for the same architecture; samples go where the network's weights are."""
+        try:
+            samples = load_file(path)
+        except (SafetensorError, OSError) as error:
+            raise ValueError(f"{path} is not a whole file of weight samples ({error}); sample again.") from error
+        own = net.state_dict()
+        return cls(net, {name: w.to(own[name]) if name in own else w for name, w in samples.items()}, **options)
+
     def __call__(self, x: Tensor, num_particles: int) -> Float[Tensor, "S B K"]:
         """Log-probabilities under a random choice of the samples, or under all of them."""
-        index = choose(self.num_samples, num_particles)
         device = next(iter(self.samples.values())).device
+        index = choose(self.num_samples, num_particles, device)
         x = x.to(device)
         self.net.to(device)
-        chunk = max(1, self.memory_budget // (bytes_per_row(self.net, x) * len(x)))
+        if x.shape[1:] not in self._bytes:
+            self._bytes[x.shape[1:]] = bytes_per_row(self.net, x)
+        chunk = max(1, self.memory_budget // (self._bytes[x.shape[1:]] * len(x)))
 
         def evaluate(weights: dict[str, Tensor]) -> Tensor:
             answer: Tensor = functional_call(self.net, weights, (x,))
             return answer
 
         with evaluating(self.net):
-            parts = [
-                vmap(evaluate)({name: w[part.to(device)] for name, w in self.samples.items()})
-                for part in index.split(chunk)
-            ]
+            parts = [vmap(evaluate)({name: w[part] for name, w in self.samples.items()}) for part in index.split(chunk)]
         return to_log_probabilities(torch.cat(parts).float(), self.outputs)
 
 

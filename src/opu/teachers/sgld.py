@@ -1,0 +1,182 @@
+r"""Stochastic gradient Langevin dynamics (Welling and Teh, 2011): posterior samples for the price of training.
+
+.. math:: \theta_{t+1} = \theta_t + \frac{\epsilon_t}{2}\Big(\nabla\log p(\theta_t)
+          + \frac{N}{n}\sum_{i=1}^{n}\nabla\log p(y_i \mid x_i, \theta_t)\Big) + \eta_t,
+          \qquad \eta_t \sim \mathcal{N}(0, \epsilon_t)
+
+The paper writes the minibatch's sum without the factor ``N / n``, and ``2 epsilon`` for the noise of a full ``epsilon``;
+the factor is what makes the target the posterior given all data, so it is here.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int64
+from rich.progress import track
+from torch import Tensor, nn
+
+from opu.graphed import graphed
+from opu.teachers.base import evaluating, to_log_probabilities
+from opu.teachers.weight_samples import WeightSamples
+
+
+@dataclass(frozen=True)
+class LangevinSettings:
+    r"""Of a chain: :math:`\epsilon_t = a (b + t)^{-\gamma}`, chosen so that it falls from one value to another.
+
+    Attributes:
+        first_step: The step size at the start.
+        last_step: The step size at the end.
+        decay: The exponent of the fall, above 0.5 and up to 1 in the theory.
+        prior_precision: Of the Gaussian prior on every weight.
+        batch_size: Rows of each minibatch.
+        burn_in: Steps before the first sample.
+        thinning: Steps from one sample to the next.
+        num_samples: Samples to keep.
+    """
+
+    first_step: float = 6e-6
+    last_step: float = 2e-6
+    decay: float = 0.55
+    prior_precision: float = 100.0
+    batch_size: int = 512
+    burn_in: int = 10_000
+    thinning: int = 50
+    num_samples: int = 500
+
+    def __post_init__(self) -> None:
+        if not 0 < self.last_step <= self.first_step:
+            raise ValueError(
+                "step sizes of a chain must be positive and may not rise; got "
+                f"first_step={self.first_step:g} and last_step={self.last_step:g}."
+            )
+        if min(self.batch_size, self.thinning, self.num_samples) < 1 or self.burn_in < 0:
+            raise ValueError(
+                "a chain needs batch_size, thinning and num_samples of at least 1 and a burn_in of at least 0; got "
+                f"{self.batch_size}, {self.thinning}, {self.num_samples} and {self.burn_in}."
+            )
+        if not self.prior_precision > 0 or not self.decay > 0:
+            raise ValueError(
+                f"prior_precision and decay must be positive; got {self.prior_precision:g} and {self.decay:g}."
+            )
+
+    @property
+    def num_steps(self) -> int:
+        """Over burn-in and sampling."""
+        return self.burn_in + self.thinning * self.num_samples
+
+    def step_size(self, step: int) -> float:
+        """At a step; from the end of the plan on it stays."""
+        if self.first_step == self.last_step:
+            return self.first_step
+        # a b^-decay is the first and a (b + T)^-decay the last: two equations for a and b.
+        ratio = (self.first_step / self.last_step) ** (1 / self.decay)
+        b = self.num_steps / (ratio - 1)
+        return float(self.first_step * (1 + min(step, self.num_steps) / b) ** -self.decay)
+
+
+LogLikelihood = Callable[[Tensor, Tensor], Tensor]
+
+
+def categorical_log_likelihood(outputs: Float[Tensor, "B K"], labels: Int64[Tensor, " B"]) -> Float[Tensor, " B"]:
+    """Log-probability of each label under a classifier's logits."""
+    return -nn.functional.cross_entropy(outputs, labels, reduction="none")
+
+
+class Chain:
+    """A network whose weights walk through their posterior, one minibatch at a time.
+
+    As a teacher it answers online: ``chain(x, num_particles)`` walks ``thinning`` steps before each particle, so that a
+    student which is trained along meets ever new samples and none need be kept (Bayesian dark knowledge).
+
+    Args:
+        net: Where the walk begins; the chain works on a copy.
+        x: All training inputs.
+        labels: Their labels.
+        settings: Of the chain.
+        log_likelihood: Of each label given the network's output; that of a classifier unless given.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        x: Tensor,
+        labels: Tensor,
+        settings: LangevinSettings | None = None,
+        log_likelihood: LogLikelihood = categorical_log_likelihood,
+    ) -> None:
+        if len(x) != len(labels):
+            raise ValueError(f"a chain needs one label for each input; got {len(x)} inputs and {len(labels)} labels.")
+        self.net, self.x, self.labels = copy.deepcopy(net).eval(), x, labels
+        self.settings, self.log_likelihood = settings or LangevinSettings(), log_likelihood
+        self.step = 0
+        self._weights = list(self.net.parameters())
+        device = self._weights[0].device
+        self._step_size = torch.zeros((), device=device)
+        self._walk = graphed(self._move, device)
+
+    def walk(self, num_steps: int) -> None:
+        """Take some steps."""
+        size = min(self.settings.batch_size, len(self.x))
+        for _ in range(num_steps):
+            self._step_size.fill_(self.settings.step_size(self.step))
+            rows = torch.randint(len(self.x), (size,), device=self.x.device)
+            self._walk(self.x[rows], self.labels[rows])
+            self.step += 1
+
+    def _move(self, x: Tensor, labels: Tensor) -> Tensor:
+        with torch.enable_grad():
+            fit = self.log_likelihood(self.net(x), labels).mean()
+            slopes = torch.autograd.grad(fit, self._weights)
+        with torch.no_grad():
+            half, noise = self._step_size / 2, self._step_size.sqrt()
+            for weight, slope in zip(self._weights, slopes, strict=True):
+                drift = len(self.x) * slope - self.settings.prior_precision * weight
+                weight.add_(half * drift + noise * torch.randn_like(weight))
+        return fit.detach()
+
+    def samples(self, progress: bool = False) -> Iterator[dict[str, Tensor]]:
+        """The kept states of the whole plan, one by one: burn-in first, then one sample every ``thinning`` steps."""
+        self.walk(self.settings.burn_in)
+        for _ in track(range(self.settings.num_samples), "SGLD", disable=not progress, transient=True):
+            self.walk(self.settings.thinning)
+            if not all(bool(torch.isfinite(w).all()) for w in self._weights):
+                raise ValueError(
+                    f"the chain ran away before step {self.step}: its weights are no longer finite. Take a smaller "
+                    f"first_step; it was {self.settings.first_step:g}."
+                )
+            yield {name: w.detach().clone() for name, w in self.net.state_dict().items()}
+
+    def __call__(self, x: Tensor, num_particles: int) -> Float[Tensor, "S B K"]:
+        """Log-probabilities under the states of the walk, which goes on for ``thinning`` steps before each."""
+        particles = []
+        for _ in range(num_particles):
+            self.walk(self.settings.thinning)
+            with evaluating(self.net):
+                particles.append(self.net(x))
+        return to_log_probabilities(torch.stack(particles).float(), "logits")
+
+    def average_weights(self) -> dict[str, Tensor]:
+        """Where the walk is now."""
+        return dict(self.net.state_dict())
+
+
+def sgld(
+    net: nn.Module,
+    x: Tensor,
+    labels: Tensor,
+    settings: LangevinSettings | None = None,
+    log_likelihood: LogLikelihood = categorical_log_likelihood,
+    progress: bool = False,
+) -> WeightSamples:
+    """Samples of a network's weights given labelled data, as a teacher. The network itself is not changed."""
+    chain = Chain(net, x, labels, settings, log_likelihood)
+    stacked: dict[str, Tensor] = {}
+    for number, sample in enumerate(chain.samples(progress)):
+        for name, w in sample.items():
+            if number == 0:
+                stacked[name] = w.new_empty(chain.settings.num_samples, *w.shape)
+            stacked[name][number] = w
+    return WeightSamples(net, stacked)

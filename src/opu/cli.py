@@ -8,8 +8,10 @@ import typer
 from rich.console import Console
 
 from opu._version import __version__
+from opu.data.commands import data_app
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+app.add_typer(data_app, name="data")
 
 
 @app.callback()
@@ -36,6 +38,30 @@ def demo(
 
 
 @app.command()
+def reproduce(
+    table: Annotated[str, typer.Argument(help="mnist or emnist.")],
+    out: Annotated[Path, typer.Option(help="Folder for results, models and logs; a stopped run goes on there.")] = Path(
+        "runs/reproduce"
+    ),
+    seeds: Annotated[str, typer.Option(help="Which seeds, such as 0,1,2.")] = "0",
+    rows: Annotated[
+        str, typer.Option(help="Only rows with one of these texts in their name, such as robust,BDK.")
+    ] = "",
+    device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
+    quick: Annotated[bool, typer.Option(help="A small version that takes minutes on two CPU cores.")] = False,
+) -> None:
+    """Run a table of the paper, every row, and print it beside the paper's numbers."""
+    from opu.experiments.reproduce import reproduce as run
+    from opu.experiments.rows import TABLES
+    from opu.experiments.table import show
+
+    if table not in TABLES:
+        raise ValueError(f"the tables to reproduce are {' and '.join(TABLES)}; got {table!r}.")
+    wanted = [text.strip() for text in rows.split(",") if text.strip()]
+    show(run(table, out, seeds=_numbers(seeds), rows=wanted, device=device, quick=quick))
+
+
+@app.command()
 def tables(
     documents: Annotated[list[Path], typer.Argument(help="Markdown files with table markers.")],
     results: Annotated[Path, typer.Option(help="Folder of result files.")] = Path("results"),
@@ -58,6 +84,18 @@ def main() -> None:
             f"opu: {_sentence(error)}", style="red", markup=False, highlight=False
         )
         sys.exit(2)
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(
+            f"--seeds takes whole numbers with commas between them, such as 0,1,2; got {text!r}."
+        ) from None
+    if min(numbers) < 0:
+        raise ValueError(f"seeds must be 0 or more; got {min(numbers)}.")
+    return numbers
 
 
 def _sentence(error: Exception) -> str:

@@ -30,13 +30,16 @@ def environment() -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """The commit of a source checkout, marked where files differ from it; None for an installed package."""
+    """The commit of a source checkout, marked where files differ from it; None for an installed package.
+
+    ``$OPU_COMMIT`` names it for a copy of the sources that was sent elsewhere without its history.
+    """
     here = Path(__file__).parent
     try:
         commit = _git(here, "rev-parse", "HEAD")
         return commit + ("-modified" if _git(here, "status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.CalledProcessError):
-        return None
+        return os.environ.get("OPU_COMMIT")
 
 
 def _git(folder: Path, *words: str) -> str:

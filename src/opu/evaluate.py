@@ -144,3 +144,25 @@ def _arrays(scores: Mapping[str, Tensor]) -> Scores:
 def _joined(parts: list[Answers]) -> Answers:
     scores = {name: np.concatenate([part.scores[name] for part in parts]) for name in parts[0].scores}
     return Answers(torch.cat([part.probabilities for part in parts]), scores)
+
+
+def assess(inside: Answers, labels: Tensor, outside: Mapping[str, Answers]) -> dict[str, Any]:
+    """All metrics of one model: accuracy, calibration, and how well each score finds errors and strangers."""
+    p = inside.probabilities
+    wrong = (p.argmax(-1) != labels.to(p.device)).cpu().numpy()
+    result: dict[str, Any] = {
+        "accuracy": 100 * float(1 - wrong.mean()),
+        "nll": metrics.negative_log_likelihood(p, labels.to(p.device)),
+        "ece": metrics.calibration_error(p, labels.to(p.device)),
+        "misclassification": {"base_rate": 100 * float(wrong.mean())},
+        "ood": {},
+    }
+    known = wrong.any() and not wrong.all()  # a model without errors has none to detect
+    result["misclassification"] |= {m: metrics.detection(s, wrong) if known else None for m, s in inside.scores.items()}
+    for name, answers in outside.items():
+        count = len(answers.probabilities)
+        positive = np.repeat([False, True], [len(wrong), count])
+        result["ood"][name] = {"base_rate": 100 * float(positive.mean()), "count": count} | {
+            m: metrics.detection(np.concatenate([inside.scores[m], s]), positive) for m, s in answers.scores.items()
+        }
+    return result

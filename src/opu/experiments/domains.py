@@ -1,0 +1,108 @@
+"""What the experiments run on: a domain with its strangers, whole or in small."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from opu.data import images
+
+HELD_OUT = 5000
+CALIBRATION_SEED = 5
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Ordinary inputs in four parts, and strangers by name.
+
+    ``held_out`` is taken from the training half before any teacher sees it: it chooses epochs and calibrates novelty.
+    Labels of the held-out part are kept for choosing the settings of teachers and baselines.
+    """
+
+    name: str
+    num_classes: int
+    x: Tensor
+    labels: Tensor
+    held_out: Tensor
+    held_out_labels: Tensor
+    test: Tensor
+    test_labels: Tensor
+    foreign: dict[str, Tensor]
+
+    def to(self, device: torch.device) -> "Domain":
+        """All of it on a device."""
+        moved: dict[str, Any] = {n: value.to(device) for n, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **moved, foreign={name: x.to(device) for name, x in self.foreign.items()})
+
+    def small(self, num_inputs: int, num_test: int, num_foreign: int) -> "Domain":
+        """The first rows of each part; every part was shuffled already."""
+        held_out = min(len(self.held_out), num_test)
+        return replace(
+            self,
+            x=self.x[:num_inputs],
+            labels=self.labels[:num_inputs],
+            held_out=self.held_out[:held_out],
+            held_out_labels=self.held_out_labels[:held_out],
+            test=self.test[:num_test],
+            test_labels=self.test_labels[:num_test],
+            foreign={name: x[:num_foreign] for name, x in self.foreign.items()},
+        )
+
+
+def mnist() -> Domain:
+    """MNIST, with the paper's strangers as released and matched, and harder ones."""
+    test = images.mnist("test")
+    foreign = {
+        "omniglot": _shuffled(images.omniglot("evaluation", "as_released").images),
+        "semeion": _shuffled(images.semeion("as_released").images),
+        "omniglot_matched": _shuffled(images.omniglot("evaluation", "matched").images),
+        "semeion_matched": _shuffled(images.semeion("matched").images),
+        "letters": images.emnist_letters(10_000).images,
+        "noise": images.noise(10_000, seed=0),
+        "shifted": images.shifted(test.images),
+    }
+    return _domain("mnist", 10, images.mnist("train"), test, foreign)
+
+
+def emnist() -> Domain:
+    """The fixed split of EMNIST ByMerge's test part, 47 classes, named ``emnist-bymerge47``."""
+    test = images.emnist_bymerge47("test")
+    shifted = images.shifted(_shuffled(test.images)[:10_000])
+    foreign = {
+        "omniglot": _shuffled(images.omniglot("evaluation", "as_released").images),
+        "omniglot_matched": _shuffled(images.omniglot("evaluation", "matched").images),
+        "noise": images.noise(10_000, seed=0),
+        "shifted": shifted,
+    }
+    return _domain(test.name, 47, images.emnist_bymerge47("train"), test, foreign)
+
+
+DOMAINS = {"mnist": mnist, "emnist": emnist}
+
+
+def _domain(
+    name: str, num_classes: int, train: images.ImageSet, test: images.ImageSet, foreign: dict[str, Tensor]
+) -> Domain:
+    order = _order(len(train.images))
+    held_out, rest = order[:HELD_OUT], order[HELD_OUT:]
+    test_order = _order(len(test.images))
+    return Domain(
+        name,
+        num_classes,
+        train.images[rest],
+        train.labels[rest],
+        train.images[held_out],
+        train.labels[held_out],
+        test.images[test_order],
+        test.labels[test_order],
+        foreign,
+    )
+
+
+def _order(count: int) -> Tensor:
+    return torch.randperm(count, generator=torch.Generator().manual_seed(CALIBRATION_SEED))
+
+
+def _shuffled(rows: Tensor) -> Tensor:
+    return rows[_order(len(rows))]

@@ -1,0 +1,215 @@
+"""How each kind of row is made: teachers, students and baselines of one experiment and one seed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from safetensors.torch import save as to_bytes
+from torch import Tensor, nn
+
+import opu
+from opu.baselines import CategoricalStudent, ConcentrationStudent, CrossEntropy, FactorNoise, prior_network_loss
+from opu.experiments import classifiers
+from opu.experiments.domains import Domain
+from opu.experiments.presets import PRESETS, Clamped, Preset, objective
+from opu.experiments.rows import Row
+from opu.files import write_atomically
+from opu.objectives import Objective
+from opu.students import Student
+from opu.teachers import Chain, LangevinSettings, MCDropout, Teacher, WeightSamples
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How long and how large: the same experiment whole or in small."""
+
+    name: str = "full"
+    teacher_epochs: int = 40
+    langevin: LangevinSettings = field(
+        default_factory=lambda: LangevinSettings(burn_in=50_000, thinning=200, num_samples=500)
+    )
+    num_particles: int = 500
+    hidden: tuple[int, ...] = (400, 400)
+    epochs: int | None = None
+    step_particles: int | None = None
+    prior_network_epochs: int = 15
+    transport_steps: int = 80
+    transport_points: int = 64
+
+    def preset(self, name: str) -> Preset:
+        """A preset at this scale."""
+        preset = PRESETS[name]
+        return preset if self.epochs is None else preset.quick(self.epochs, self.step_particles or 16)
+
+
+@dataclass
+class Models:
+    """All models of one experiment and one seed; teachers are trained when first asked for, and kept in the folder."""
+
+    domain: Domain
+    scale: Scale
+    seed: int
+    folder: Path
+    device: torch.device
+    progress: bool = True
+    _teachers: dict[str, Teacher] = field(default_factory=dict)
+
+    def teacher(self, name: str) -> Teacher:
+        """MC dropout or SGLD on this domain."""
+        if name not in self._teachers:
+            torch.manual_seed(self.seed)
+            self._teachers[name] = self._mc_dropout() if name == "mc_dropout" else self._sgld()
+        return self._teachers[name]
+
+    def classifier(self, dropout: float = 0.0) -> nn.Sequential:
+        """The experiment's network: an MLP for MNIST, a LeNet for EMNIST."""
+        classes = self.domain.num_classes
+        if self.domain.name == "mnist":
+            return classifiers.mlp(classes, self.scale.hidden, dropout).to(self.device)
+        return classifiers.lenet(classes, dropout=dropout).to(self.device)
+
+    def student(self, link: str) -> Student:
+        """A student of the classifier's shape, with two networks."""
+        if self.domain.name == "mnist":
+            return opu.students.mlp(784, self.domain.num_classes, self.scale.hidden, link=link).to(self.device)
+        return opu.students.lenet(self.domain.num_classes, link=link).to(self.device)
+
+    def _mc_dropout(self) -> MCDropout:
+        net, path = self.classifier(dropout=0.5), self.folder / "mc_dropout.safetensors"
+        if path.exists():
+            net.load_state_dict(_read(path))
+        else:
+            classifiers.train(
+                net,
+                self.domain.x,
+                self.domain.labels,
+                lambda x, labels: nn.functional.cross_entropy(net(x), labels),
+                epochs=self.scale.teacher_epochs,
+            )
+            weights = {name: w.cpu().contiguous() for name, w in net.state_dict().items()}
+            write_atomically(path, to_bytes(weights))
+        return MCDropout(net.eval(), consistent=True, memory_budget=self._memory())
+
+    def _sgld(self) -> WeightSamples:
+        net, path = self.classifier(), self.folder / "sgld.safetensors"
+        if path.exists():
+            samples = WeightSamples.load(net, path)
+        else:
+            settings = self.scale.langevin
+            samples = opu.teachers.sgld(net, self.domain.x, self.domain.labels, settings, progress=self.progress)
+            samples.save(path)
+        samples.memory_budget = self._memory()
+        return samples
+
+    def _memory(self) -> int:
+        return 2**32 if self.device.type == "cuda" else 2**28
+
+    def make(self, row: Row) -> nn.Module:
+        """The trained model of a row that has one: all but the pointwise ones."""
+        torch.manual_seed(1000 + self.seed)
+        makers: dict[str, Callable[[Row], nn.Module]] = {
+            "opu": self._opu,
+            "bdk": self._bdk,
+            "bdk_online": self._bdk_online,
+            "bdk_dir": self._bdk_dir,
+            "dpn_vgg": self._dpn,
+            "dpn_mlp": self._dpn,
+        }
+        return makers[row.kind](row).eval()
+
+    def _opu(self, row: Row) -> nn.Module:
+        preset = self.scale.preset(row.preset)
+        student = self.student(preset.link).start_mean_from(self.teacher(row.teacher))
+        self._distil(row, student, preset, objective(row.preset, row.divergence, row.teacher))
+        return student
+
+    def _bdk(self, row: Row) -> nn.Module:
+        student = CategoricalStudent(self.classifier())
+        self._distil(row, student, self.scale.preset(row.preset), CrossEntropy())
+        return student
+
+    def _bdk_online(self, row: Row) -> nn.Module:
+        """As published: student and chain walk together, one fresh sample a step, inputs with a little noise."""
+        settings = replace(self.scale.langevin, thinning=1)
+        chain = Chain(self.classifier(), self.domain.x, self.domain.labels, settings)
+        chain.walk(settings.burn_in)
+        student = CategoricalStudent(self.classifier())
+        preset = replace(self.scale.preset("robust"), num_particles=1)
+        opu.distill(
+            chain,
+            student,
+            self.domain.x,
+            objective=CrossEntropy(),
+            num_particles=1,
+            broaden=_a_little_noise,
+            broadened_fraction=1.0,
+            epochs=preset.epochs,
+            batch_size=preset.batch_size,
+            learning_rate=preset.learning_rate,
+            held_out=self.domain.held_out,
+            progress=self.progress,
+        )
+        return student
+
+    def _bdk_dir(self, row: Row) -> nn.Module:
+        student = ConcentrationStudent(self.classifier())
+        # With one network there is nothing to update in turn.
+        preset = replace(self.scale.preset(row.preset), updates="joint")
+        self._distil(row, student, preset, objective(row.preset, row.divergence, row.teacher))
+        return student
+
+    def _distil(self, row: Row, student: nn.Module, preset: Preset, divergence: Objective) -> None:
+        teacher = self.teacher(row.teacher)
+        opu.distill(
+            Clamped(teacher, preset.floor) if preset.floor else teacher,
+            student,
+            self.domain.x,
+            objective=divergence,
+            num_particles=preset.transport_particles if row.divergence == "emd" else preset.num_particles,
+            broaden="auto" if preset.broadened else None,
+            epochs=preset.transport_epochs if row.divergence == "emd" else preset.epochs,
+            batch_size=preset.batch_size,
+            learning_rate=preset.learning_rate,
+            schedule=preset.schedule,
+            optimizer=preset.optimizer if preset.sgd else None,
+            updates=preset.updates,
+            held_out=self.domain.held_out,
+            graph=self.device.type == "cuda",
+            out=self.folder / slug(row.name),
+            resume=True,
+            progress=self.progress,
+        )
+
+    def _dpn(self, row: Row) -> nn.Module:
+        """A prior network: labels inside, strangers from a factor model of the training inputs outside."""
+        net = classifiers.vgg(self.domain.num_classes) if row.kind == "dpn_vgg" else self.classifier()
+        student = ConcentrationStudent(net.to(self.device))
+        strangers = FactorNoise.fit(self.domain.x)
+
+        def loss(x: Tensor, labels: Tensor) -> Tensor:
+            return prior_network_loss(student(x), labels, student(strangers.like(x)))
+
+        epochs = self.scale.prior_network_epochs
+        classifiers.train(student, self.domain.x, self.domain.labels, loss, epochs=epochs)
+        return student
+
+
+def slug(name: str) -> str:
+    """A row's name as a file name."""
+    return name.lower().replace(" ", "-").replace("(", "").replace(")", "")
+
+
+def _a_little_noise(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    return x + 0.03 * torch.randn(x.shape, generator=generator, device=x.device)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        weights: dict[str, Any] = load_file(path)
+        return weights
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} is not a whole file of weights ({error}); delete it and run again.") from error

@@ -1,0 +1,260 @@
+"""Run a table: every row for every seed, each result kept when it is there, so that a stopped run goes on."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+
+from opu import measures, metrics
+from opu.dirichlet import Dirichlet
+from opu.environment import environment
+from opu.evaluate import Answers, assess, student_answers, trivial_answers
+from opu.experiments.domains import DOMAINS, Domain
+from opu.experiments.models import Models, Scale, slug
+from opu.experiments.rows import Row, select
+from opu.files import write_json
+from opu.fit import maximum_likelihood, minimum_mmd
+from opu.fit_transport import minimum_sinkhorn
+from opu.run_folder import make_folder
+from opu.teachers import LangevinSettings, MCDropout, Teacher, WeightSamples
+from opu.timing import median_seconds
+
+# The best Dirichlet of each input costs most of all rows, so strangers beyond this many are left out there.
+MOST_POINTWISE = 2000
+QUICK = {
+    "mnist": Scale(
+        "quick",
+        teacher_epochs=8,
+        langevin=LangevinSettings(first_step=2e-5, last_step=1e-5, burn_in=1500, thinning=10, num_samples=100),
+        num_particles=100,
+        hidden=(200, 200),
+        epochs=5,
+        step_particles=10,
+        prior_network_epochs=2,
+        transport_steps=30,
+        transport_points=24,
+    ),
+    "emnist": Scale("quick", teacher_epochs=4, num_particles=50, epochs=2, step_particles=8),
+}
+QUICK_SIZES = {"mnist": (10_000, 1000, 500), "emnist": (10_000, 1000, 500)}
+
+
+def reproduce(
+    table: str,
+    out: Path,
+    *,
+    seeds: list[int],
+    rows: list[str] | None = None,
+    device: str = "auto",
+    quick: bool = False,
+    console: Console | None = None,
+) -> list[dict[str, Any]]:
+    """Run the rows of a table for some seeds; the results, which also lie in ``out`` as one file per seed."""
+    console = console or Console()
+    chosen = select(table, rows)
+    where = _device(device)
+    make_folder(out, resume=True)
+    domain = DOMAINS[table]()
+    scale = QUICK[table] if quick else Scale()
+    if quick:
+        domain = domain.small(*QUICK_SIZES[table])
+    domain = domain.to(where)
+    return [_one_seed(table, domain, scale, seed, chosen, out, where, console) for seed in seeds]
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+        return device
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"the device {name!r} cannot be used here: {str(error).splitlines()[0]} Try cpu.") from error
+
+
+def _one_seed(
+    table: str,
+    domain: Domain,
+    scale: Scale,
+    seed: int,
+    rows: list[Row],
+    out: Path,
+    device: torch.device,
+    console: Console,
+) -> dict[str, Any]:
+    folder = out / f"{table}-{scale.name}-seed{seed}"
+    models = Models(domain, scale, seed, folder, device, progress=console.is_terminal)
+    results = {}
+    for number, row in enumerate(rows, 1):
+        path = folder / f"{slug(row.name)}.json"
+        if path.exists():
+            results[row.name] = json.loads(path.read_text())
+            continue
+        began = time.perf_counter()
+        result = _run_row(row, models)
+        result["seconds"] = round(time.perf_counter() - began, 1)
+        write_json(path, result)
+        results[row.name] = result
+        console.print(f"seed {seed}, row {number} of {len(rows)}: {row.name} ({result['seconds']:.0f} s)")
+    record = {
+        "table": table,
+        "domain": domain.name,
+        "scale": _plain(asdict(scale)),
+        "seed": seed,
+        "rows": results,
+        "trivial": _trivial(domain),
+        "environment": environment(),
+    }
+    write_json(out / f"{table}-{scale.name}-seed{seed}.json", record)
+    return record
+
+
+def _run_row(row: Row, models: Models) -> dict[str, Any]:
+    domain = models.domain
+    sets = {"test": domain.test, **domain.foreign}
+    if row.kind == "pointwise":
+        teacher = models.teacher(row.teacher)
+        torch.manual_seed(2000 + models.seed)
+        fit = _fit(row.divergence, models.scale)
+        fewer = {name: x if name == "test" else x[:MOST_POINTWISE] for name, x in sets.items()}
+        answers = _pointwise(teacher, fewer, fit, models.scale.num_particles)
+        seconds = _teacher_seconds(teacher, domain.test, models.scale.num_particles)
+    else:
+        student = models.make(row)
+        answers = {name: student_answers(student, x) for name, x in sets.items()}
+        seconds = {"one_pass": _timed(lambda: _answer(student, domain.test), 20)}
+    inside = answers.pop("test")
+    result = assess(_chosen(row, inside), domain.test_labels, {n: _chosen(row, a) for n, a in answers.items()})
+    result["test_seconds"] = {name: float(f"{s:.3g}") for name, s in seconds.items()}
+    result["row"] = asdict(row)
+    if row.preset:
+        result["preset"] = asdict(models.scale.preset(row.preset))
+    rounded: dict[str, Any] = _rounded(result)
+    return rounded
+
+
+# What each kind of model can say; a categorical student has no precision, and a teacher's E, P, MI need no fit.
+_MEASURES = {
+    "pointwise": ("predictive_entropy", "least_confidence", "mutual_information", "differential_entropy"),
+    "bdk": ("predictive_entropy", "least_confidence"),
+    "bdk_online": ("predictive_entropy", "least_confidence"),
+}
+_ALL = (
+    "predictive_entropy",
+    "least_confidence",
+    "negative_log_precision",
+    "differential_entropy",
+    "mutual_information",
+    "novelty",
+)
+
+
+def _chosen(row: Row, answers: Answers) -> Answers:
+    wanted = _MEASURES.get(row.kind, _ALL)
+    return Answers(answers.probabilities, {m: s for m, s in answers.scores.items() if m in wanted})
+
+
+Fit = Callable[[Tensor], Dirichlet]
+
+
+def _fit(divergence: str, scale: Scale) -> Fit:
+    if divergence == "emd":
+        return partial(minimum_sinkhorn, num_steps=scale.transport_steps, num_points=scale.transport_points)
+    return maximum_likelihood if divergence == "kl" else minimum_mmd
+
+
+@torch.no_grad()
+def _pointwise(teacher: Teacher, sets: dict[str, Tensor], fit: Fit, num_particles: int) -> dict[str, Answers]:
+    """The teacher's own measures, and the differential entropy of the best Dirichlet for each input."""
+    parts, scores = [], []
+    # All sets in one row: a GPU is hardly busier with ten thousand inputs than with one thousand.
+    x = torch.cat(list(sets.values()))
+    for part in x.split(10_000 if x.is_cuda else 500):
+        log_particles = teacher(part, num_particles)
+        own = (measures.predictive_entropy, measures.least_confidence, measures.mutual_information)
+        values = [measure(log_particles) for measure in own] + [fit(log_particles).entropy()]
+        parts.append(measures.mean(log_particles).cpu())
+        scores.append(torch.stack(values).double().cpu())
+    sizes = [len(each) for each in sets.values()]
+    pieces = zip(sets, torch.cat(parts).split(sizes), torch.cat(scores, 1).split(sizes, 1), strict=True)
+    names = _MEASURES["pointwise"]
+    return {name: Answers(p, dict(zip(names, table.numpy(), strict=True))) for name, p, table in pieces}
+
+
+def _teacher_seconds(teacher: Teacher, x: Tensor, num_particles: int) -> dict[str, float]:
+    """Seconds for the whole test set: particle by particle, and many particles at once."""
+
+    def vectorised() -> None:
+        for part in x.split(2000):
+            measures.mean(teacher(part, num_particles))
+
+    def naive_loop() -> None:
+        torch.stack([_one_particle(teacher, x, s) for s in range(num_particles)]).mean(0)
+
+    return {"naive_loop": _timed(naive_loop, 1), "vectorised": _timed(vectorised, 1)}
+
+
+@torch.no_grad()
+def _one_particle(teacher: Teacher, x: Tensor, number: int) -> Tensor:
+    if isinstance(teacher, MCDropout):
+        net = teacher.net
+        for layer in net.modules():
+            layer.train(isinstance(layer, nn.Dropout))
+        answer: Tensor = net(x).softmax(-1)
+        net.eval()
+        return answer
+    assert isinstance(teacher, WeightSamples)
+    teacher.net.load_state_dict({name: w[number] for name, w in teacher.samples.items()})
+    of_sample: Tensor = teacher.net(x).softmax(-1)
+    return of_sample
+
+
+@torch.no_grad()
+def _answer(student: nn.Module, x: Tensor) -> None:
+    q = student(x)
+    measures.predictive_entropy(q)
+    measures.negative_log_precision(q)
+
+
+def _timed(function: Any, repeats: int) -> float:
+    def waited() -> None:
+        function()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+
+    return median_seconds(waited, repeats)
+
+
+def _trivial(domain: Domain) -> dict[str, Any]:
+    """AUROC of the detectors that know no classes, for each set of strangers."""
+    inside = trivial_answers(domain.test, domain.held_out)
+    result: dict[str, Any] = {}
+    for name, x in domain.foreign.items():
+        outside = trivial_answers(x, domain.held_out)
+        positive = torch.cat([torch.zeros(len(domain.test)), torch.ones(len(x))]).bool().numpy()
+        result[name] = {m: round(metrics.auroc(_joined(inside[m], outside[m]), positive), 2) for m in inside}
+    return result
+
+
+def _joined(first: Any, second: Any) -> Any:
+    return torch.cat([torch.from_numpy(first), torch.from_numpy(second)]).numpy()
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 3)
+    if isinstance(value, dict):
+        return {key: each if key in ("test_seconds", "preset") else _rounded(each) for key, each in value.items()}
+    return value
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(json.dumps(value))

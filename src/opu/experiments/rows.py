@@ -1,0 +1,78 @@
+"""The rows of the tables: what is distilled from what, by which divergence and preset."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a table.
+
+    Attributes:
+        name: As in the paper, with the preset where there are several.
+        kind: ``pointwise`` (the teacher with the best Dirichlet for each input), ``opu``, or a baseline.
+        teacher: ``mc_dropout`` or ``sgld``; none for a prior network.
+        divergence: ``kl``, ``emd``, ``mmd``, or a sum for our own recipe.
+        preset: One of :data:`opu.experiments.presets.PRESETS`.
+    """
+
+    name: str
+    kind: str
+    teacher: str = ""
+    divergence: str = ""
+    preset: str = ""
+
+    @property
+    def in_paper(self) -> str:
+        """The name of the paper's row that this one stands beside."""
+        return self.name.split(" ")[0]
+
+
+TEACHERS = {"MCDP": "mc_dropout", "SGLD": "sgld"}
+ROBUST = "0.1*kl + 10*mmd"
+
+
+def _pointwise(short: str, divergences: tuple[str, ...]) -> list[Row]:
+    return [Row(f"{short}-{d.upper()}", "pointwise", TEACHERS[short], d) for d in divergences]
+
+
+def _students(short: str, divergences: tuple[str, ...]) -> list[Row]:
+    return [
+        Row(f"OPU-{short}-{d.upper()} ({preset})", "opu", TEACHERS[short], d, preset)
+        for d in divergences
+        for preset in ("paper", "authors")
+    ] + [Row(f"OPU-{short} (robust)", "opu", TEACHERS[short], ROBUST, "robust")]
+
+
+MNIST = [
+    *_pointwise("MCDP", ("kl", "emd", "mmd")),
+    *_students("MCDP", ("kl", "emd", "mmd")),
+    *_pointwise("SGLD", ("kl", "emd", "mmd")),
+    *_students("SGLD", ("kl", "emd", "mmd")),
+    Row("BDK-SGLD (online)", "bdk_online", "sgld"),
+    Row("BDK-SGLD (broadened)", "bdk", "sgld", preset="robust"),
+    Row("BDK-MCDP (broadened)", "bdk", "mc_dropout", preset="robust"),
+    Row("BDK-DIR-SGLD (plain)", "bdk_dir", "sgld", "kl", "paper"),
+    Row("BDK-DIR-SGLD (broadened)", "bdk_dir", "sgld", "kl", "robust"),
+    Row("DPN (VGG)", "dpn_vgg"),
+    Row("DPN (MLP)", "dpn_mlp"),
+]
+
+EMNIST = [
+    *_pointwise("MCDP", ("kl", "mmd")),
+    *_students("MCDP", ("kl", "mmd")),
+    Row("BDK-MCDP (broadened)", "bdk", "mc_dropout", preset="robust"),
+]
+
+TABLES = {"mnist": MNIST, "emnist": EMNIST}
+
+
+def select(table: str, wanted: list[str] | None) -> list[Row]:
+    """The rows whose name contains one of the texts, or all of them."""
+    rows = TABLES[table]
+    if not wanted:
+        return rows
+    for text in wanted:
+        if not any(text.lower() in row.name.lower() for row in rows):
+            names = ", ".join(row.name for row in rows)
+            raise ValueError(f"no row of {table} has {text!r} in its name; the rows are {names}.")
+    return [row for row in rows if any(text.lower() in row.name.lower() for text in wanted)]

@@ -1,0 +1,149 @@
+"""Our numbers beside the paper's, from the records of several seeds: for the terminal and for the documents."""
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from opu.experiments import paper
+
+Record = dict[str, Any]
+LETTERS = {
+    "predictive_entropy": "E",
+    "least_confidence": "P",
+    "negative_log_precision": "C",
+    "differential_entropy": "D",
+    "mutual_information": "MI",
+    "novelty": "N",
+}
+# The paper shows the best of these for each task; so does the first table, and says so.
+_OF_PAPER = {
+    "pointwise": ("predictive_entropy", "least_confidence", "differential_entropy"),
+    "opu": ("predictive_entropy", "least_confidence", "negative_log_precision"),
+}
+_OTHERS = ("predictive_entropy", "least_confidence", "differential_entropy")
+# The second table fixes the score in advance.
+_TEACHER = ("predictive_entropy", "least_confidence", "mutual_information")
+_NAMES = {
+    "misclassification": "errors",
+    "omniglot": "Omniglot",
+    "semeion": "SEMEION",
+    "omniglot_matched": "Omniglot matched",
+    "semeion_matched": "SEMEION matched",
+    "letters": "EMNIST letters",
+    "noise": "noise",
+    "shifted": "shifted",
+}
+
+
+def as_markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table for a document."""
+    rows = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
+    return "\n".join(rows + ["| " + " | ".join(line) + " |" for line in lines])
+
+
+def show(records: list[Record], console: Console | None = None) -> None:
+    """Both tables on the terminal."""
+    console = console or Console()
+    titles = (
+        "Ours (the paper's in brackets): best of the measures that the paper chooses from",
+        "AUROC, the score fixed in advance",
+    )
+    for title, (header, lines) in zip(titles, (beside_the_paper(records), detection(records)), strict=True):
+        table = Table(title=title)
+        for name in header:
+            table.add_column(name)
+        for line in lines:
+            table.add_row(*line)
+        console.print(table)
+    console.print(f"Domain {records[0]['domain']}, {records[0]['scale']['name']} scale, {len(records)} seed(s).")
+
+
+def beside_the_paper(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+    """Header and lines of the paper's table: accuracy, errors, strangers, and seconds for the test set."""
+    numbers = paper.TABLES[records[0]["table"]]
+    tasks = ["misclassification", *[name for name in ("omniglot", "semeion") if name in next(_rows(records))["ood"]]]
+    header = ["", "accuracy"]
+    header += [f"{_NAMES[task]} {metric}" for task in tasks for metric in ("AUROC", "AUPR")]
+    lines = []
+    for name in records[0]["rows"]:
+        rows = [record["rows"][name] for record in records if name in record["rows"]]
+        theirs = numbers.get(name.split(" ")[0])
+        accuracy = None if theirs is None else f"{theirs['accuracy']:.1f}"
+        line = [name, _beside(_spread([row["accuracy"] for row in rows]), accuracy)]
+        for task in tasks:
+            for position, metric in enumerate(("auroc", "aupr")):
+                line.append(_beside(_best(rows, task, metric), _theirs(theirs, task, position)))
+        lines.append([*line, _seconds(rows)])
+    return [*header, "test set in"], lines
+
+
+def detection(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+    """Header and lines of AUROC by a score that was fixed in advance, with the best trivial detector at the end."""
+    sets = ["misclassification", *next(_rows(records))["ood"]]
+    lines = []
+    for name in records[0]["rows"]:
+        rows = [record["rows"][name] for record in records if name in record["rows"]]
+        for label, measures in _fixed(rows[0]):
+            cells = [_best(rows, task, "auroc", measures, letter=len(measures) > 1) for task in sets]
+            lines.append([f"{name}: {label}", *cells])
+    trivial = [_spread([max(record["trivial"][task].values()) for record in records]) for task in sets[1:]]
+    return ["", *[_NAMES[task] for task in sets]], [*lines, ["best trivial detector", "", *trivial]]
+
+
+def _fixed(row: Record) -> list[tuple[str, tuple[str, ...]]]:
+    kind = row["row"]["kind"]
+    if kind == "pointwise":
+        if row["row"]["divergence"] == "kl":
+            return [("best of E, P, MI", _TEACHER), ("D", ("differential_entropy",))]
+        return [("D", ("differential_entropy",))]
+    if kind == "opu":
+        return [(LETTERS[m], (m,)) for m in ("predictive_entropy", "negative_log_precision", "novelty")]
+    if kind.startswith("bdk") and kind != "bdk_dir":
+        return [("E", ("predictive_entropy",))]
+    return [(LETTERS[m], (m,)) for m in ("predictive_entropy", "negative_log_precision")]
+
+
+def _rows(records: list[Record]) -> Any:
+    return iter(records[0]["rows"].values())
+
+
+def _values(rows: list[Record], task: str, measure: str, metric: str) -> list[float] | None:
+    found = [(row[task] if task == "misclassification" else row["ood"][task]).get(measure) for row in rows]
+    known = [entry[metric] for entry in found if entry is not None]
+    return known or None
+
+
+def _best(
+    rows: list[Record], task: str, metric: str, measures: tuple[str, ...] | None = None, letter: bool = True
+) -> str:
+    measures = measures or _OF_PAPER.get(rows[0]["row"]["kind"], _OTHERS)
+    candidates = {m: values for m in measures if (values := _values(rows, task, m, metric)) is not None}
+    if not candidates:
+        return "no errors"
+    best = max(candidates, key=lambda m: statistics.mean(candidates[m]))
+    return _spread(candidates[best]) + (f" {LETTERS[best]}" if letter else "")
+
+
+def _spread(values: list[float]) -> str:
+    mean = f"{statistics.mean(values):.1f}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.1f}"
+
+
+def _theirs(row: Record | None, task: str, position: int) -> str | None:
+    if row is None:
+        return None
+    pair = row["misclassification"] if task == "misclassification" else row["ood"].get(task)
+    return None if pair is None else f"{pair[position][0]:.1f} {pair[position][1]}"
+
+
+def _beside(ours: str, theirs: str | None) -> str:
+    return ours if theirs is None else f"{ours} ({theirs})"
+
+
+def _seconds(rows: list[Record]) -> str:
+    seconds = [row["test_seconds"].get("naive_loop", row["test_seconds"].get("one_pass")) for row in rows]
+    value = statistics.median(seconds)
+    return f"{value:.2f} s" if value >= 0.1 else f"{1e3 * value:.2f} ms"

@@ -58,7 +58,7 @@ def reproduce(
     if table not in TABLES:
         raise ValueError(f"the tables to reproduce are {' and '.join(TABLES)}; got {table!r}.")
     wanted = [text.strip() for text in rows.split(",") if text.strip()]
-    show(run(table, out, seeds=_numbers(seeds), rows=wanted, device=device, quick=quick))
+    show(*run(table, out, seeds=_numbers(seeds), rows=wanted, device=device, quick=quick))
 
 
 @app.command()

@@ -92,7 +92,7 @@ class Models:
             )
             weights = {name: w.cpu().contiguous() for name, w in net.state_dict().items()}
             write_atomically(path, to_bytes(weights))
-        return MCDropout(net.eval(), consistent=True, memory_budget=self._memory())
+        return MCDropout(net.eval(), consistent=True, memory_budget=self.memory_budget)
 
     def _sgld(self) -> WeightSamples:
         net, path = self.classifier(), self.folder / "sgld.safetensors"
@@ -102,10 +102,12 @@ class Models:
             settings = self.scale.langevin
             samples = opu.teachers.sgld(net, self.domain.x, self.domain.labels, settings, progress=self.progress)
             samples.save(path)
-        samples.memory_budget = self._memory()
+        samples.memory_budget = self.memory_budget
         return samples
 
-    def _memory(self) -> int:
+    @property
+    def memory_budget(self) -> int:
+        """Bytes that a teacher's activations may take."""
         return 2**32 if self.device.type == "cuda" else 2**28
 
     def make(self, row: Row) -> nn.Module:

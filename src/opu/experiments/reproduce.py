@@ -10,12 +10,13 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from torch import Tensor, nn
+from torch import Tensor
 
 from opu import measures, metrics
 from opu.dirichlet import Dirichlet
 from opu.environment import environment
 from opu.evaluate import Answers, assess, student_answers, trivial_answers
+from opu.experiments import times
 from opu.experiments.domains import DOMAINS, Domain
 from opu.experiments.models import Models, Scale, slug
 from opu.experiments.rows import Row, select
@@ -23,8 +24,7 @@ from opu.files import write_json
 from opu.fit import maximum_likelihood, minimum_mmd
 from opu.fit_transport import minimum_sinkhorn
 from opu.run_folder import make_folder
-from opu.teachers import LangevinSettings, MCDropout, Teacher, WeightSamples
-from opu.timing import median_seconds
+from opu.teachers import LangevinSettings, Teacher
 
 # The best Dirichlet of each input costs most of all rows, so strangers beyond this many are left out there.
 MOST_POINTWISE = 2000
@@ -55,8 +55,11 @@ def reproduce(
     device: str = "auto",
     quick: bool = False,
     console: Console | None = None,
-) -> list[dict[str, Any]]:
-    """Run the rows of a table for some seeds; the results, which also lie in ``out`` as one file per seed."""
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Run the rows of a table for some seeds; the results, which also lie in ``out`` as one file per seed.
+
+    The second answer is how long the test set takes, measured once and kept in a file of its own.
+    """
     console = console or Console()
     chosen = select(table, rows)
     where = _device(device)
@@ -66,7 +69,11 @@ def reproduce(
     if quick:
         domain = domain.small(*QUICK_SIZES[table])
     domain = domain.to(where)
-    return [_one_seed(table, domain, scale, seed, chosen, out, where, console) for seed in seeds]
+    records = [_one_seed(table, domain, scale, seed, chosen, out, where, console) for seed in seeds]
+    # Last, when nothing else runs.
+    seconds = times.measure(Models(domain, scale, 0, out, where))
+    write_json(out / f"{table}-{scale.name}-times.json", seconds)
+    return records, seconds
 
 
 def _device(name: str) -> torch.device:
@@ -126,14 +133,11 @@ def _run_row(row: Row, models: Models) -> dict[str, Any]:
         fit = _fit(row.divergence, models.scale)
         fewer = {name: x if name == "test" else x[:MOST_POINTWISE] for name, x in sets.items()}
         answers = _pointwise(teacher, fewer, fit, models.scale.num_particles)
-        seconds = _teacher_seconds(teacher, domain.test, models.scale.num_particles)
     else:
         student = models.make(row)
         answers = {name: student_answers(student, x) for name, x in sets.items()}
-        seconds = {"one_pass": _timed(lambda: _answer(student, domain.test), 20)}
     inside = answers.pop("test")
     result = assess(_chosen(row, inside), domain.test_labels, {n: _chosen(row, a) for n, a in answers.items()})
-    result["test_seconds"] = {name: float(f"{s:.3g}") for name, s in seconds.items()}
     result["row"] = asdict(row)
     if row.preset:
         result["preset"] = asdict(models.scale.preset(row.preset))
@@ -189,50 +193,6 @@ def _pointwise(teacher: Teacher, sets: dict[str, Tensor], fit: Fit, num_particle
     return {name: Answers(p, dict(zip(names, table.numpy(), strict=True))) for name, p, table in pieces}
 
 
-def _teacher_seconds(teacher: Teacher, x: Tensor, num_particles: int) -> dict[str, float]:
-    """Seconds for the whole test set: particle by particle, and many particles at once."""
-
-    def vectorised() -> None:
-        for part in x.split(2000):
-            measures.mean(teacher(part, num_particles))
-
-    def naive_loop() -> None:
-        torch.stack([_one_particle(teacher, x, s) for s in range(num_particles)]).mean(0)
-
-    return {"naive_loop": _timed(naive_loop, 1), "vectorised": _timed(vectorised, 1)}
-
-
-@torch.no_grad()
-def _one_particle(teacher: Teacher, x: Tensor, number: int) -> Tensor:
-    if isinstance(teacher, MCDropout):
-        net = teacher.net
-        for layer in net.modules():
-            layer.train(isinstance(layer, nn.Dropout))
-        answer: Tensor = net(x).softmax(-1)
-        net.eval()
-        return answer
-    assert isinstance(teacher, WeightSamples)
-    teacher.net.load_state_dict({name: w[number] for name, w in teacher.samples.items()})
-    of_sample: Tensor = teacher.net(x).softmax(-1)
-    return of_sample
-
-
-@torch.no_grad()
-def _answer(student: nn.Module, x: Tensor) -> None:
-    q = student(x)
-    measures.predictive_entropy(q)
-    measures.negative_log_precision(q)
-
-
-def _timed(function: Any, repeats: int) -> float:
-    def waited() -> None:
-        function()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-
-    return median_seconds(waited, repeats)
-
-
 def _trivial(domain: Domain) -> dict[str, Any]:
     """AUROC of the detectors that know no classes, for each set of strangers."""
     inside = trivial_answers(domain.test, domain.held_out)
@@ -252,7 +212,7 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, float):
         return round(value, 3)
     if isinstance(value, dict):
-        return {key: each if key in ("test_seconds", "preset") else _rounded(each) for key, each in value.items()}
+        return {key: each if key == "preset" else _rounded(each) for key, each in value.items()}
     return value
 
 

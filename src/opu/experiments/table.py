@@ -44,14 +44,14 @@ def as_markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "\n".join(rows + ["| " + " | ".join(line) + " |" for line in lines])
 
 
-def show(records: list[Record], console: Console | None = None) -> None:
+def show(records: list[Record], times: Record, console: Console | None = None) -> None:
     """Both tables on the terminal."""
     console = console or Console()
     titles = (
         "Ours (the paper's in brackets): best of the measures that the paper chooses from",
         "AUROC, the score fixed in advance",
     )
-    for title, (header, lines) in zip(titles, (beside_the_paper(records), detection(records)), strict=True):
+    for title, (header, lines) in zip(titles, (beside_the_paper(records, times), detection(records)), strict=True):
         table = Table(title=title)
         for name in header:
             table.add_column(name)
@@ -61,7 +61,7 @@ def show(records: list[Record], console: Console | None = None) -> None:
     console.print(f"Domain {records[0]['domain']}, {records[0]['scale']['name']} scale, {len(records)} seed(s).")
 
 
-def beside_the_paper(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+def beside_the_paper(records: list[Record], times: Record) -> tuple[list[str], list[list[str]]]:
     """Header and lines of the paper's table: accuracy, errors, strangers, and seconds for the test set."""
     numbers = paper.TABLES[records[0]["table"]]
     tasks = ["misclassification", *[name for name in ("omniglot", "semeion") if name in next(_rows(records))["ood"]]]
@@ -76,7 +76,7 @@ def beside_the_paper(records: list[Record]) -> tuple[list[str], list[list[str]]]
         for task in tasks:
             for position, metric in enumerate(("auroc", "aupr")):
                 line.append(_beside(_best(rows, task, metric), _theirs(theirs, task, position)))
-        lines.append([*line, _seconds(rows)])
+        lines.append([*line, _seconds(rows[0]["row"], times["seconds"])])
     return [*header, "test set in"], lines
 
 
@@ -143,7 +143,12 @@ def _beside(ours: str, theirs: str | None) -> str:
     return ours if theirs is None else f"{ours} ({theirs})"
 
 
-def _seconds(rows: list[Record]) -> str:
-    seconds = [row["test_seconds"].get("naive_loop", row["test_seconds"].get("one_pass")) for row in rows]
-    value = statistics.median(seconds)
+def _seconds(row: Record, seconds: Record) -> str:
+    if row["kind"] == "pointwise":
+        value = seconds[row["teacher"]]["naive_loop"]
+    else:
+        kind = (
+            row["kind"] if row["kind"] in seconds else "bdk"
+        )  # which is one network, like BDK-Dir and a prior network
+        value = seconds[kind]["one_pass"]
     return f"{value:.2f} s" if value >= 0.1 else f"{1e3 * value:.2f} ms"

@@ -147,7 +147,10 @@ def _joined(parts: list[Answers]) -> Answers:
 
 
 def assess(inside: Answers, labels: Tensor, outside: Mapping[str, Answers]) -> dict[str, Any]:
-    """All metrics of one model: accuracy, calibration, and how well each score finds errors and strangers."""
+    """All metrics of one model: accuracy, calibration, and how well each score finds errors and strangers.
+
+    A score that is not a number for some input, such as the differential entropy of a runaway precision, gets None.
+    """
     p = inside.probabilities
     wrong = (p.argmax(-1) != labels.to(p.device)).cpu().numpy()
     result: dict[str, Any] = {
@@ -157,12 +160,17 @@ def assess(inside: Answers, labels: Tensor, outside: Mapping[str, Answers]) -> d
         "misclassification": {"base_rate": 100 * float(wrong.mean())},
         "ood": {},
     }
-    known = wrong.any() and not wrong.all()  # a model without errors has none to detect
-    result["misclassification"] |= {m: metrics.detection(s, wrong) if known else None for m, s in inside.scores.items()}
+    result["misclassification"] |= {m: _detection(s, wrong) for m, s in inside.scores.items()}
     for name, answers in outside.items():
         count = len(answers.probabilities)
         positive = np.repeat([False, True], [len(wrong), count])
         result["ood"][name] = {"base_rate": 100 * float(positive.mean()), "count": count} | {
-            m: metrics.detection(np.concatenate([inside.scores[m], s]), positive) for m, s in answers.scores.items()
+            m: _detection(np.concatenate([inside.scores[m], s]), positive) for m, s in answers.scores.items()
         }
     return result
+
+
+def _detection(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> dict[str, float] | None:
+    """None where there is nothing to detect, or where a score is not a number: a runaway precision has no entropy."""
+    known = positive.any() and not positive.all() and np.isfinite(scores).all()
+    return metrics.detection(scores, positive) if known else None

@@ -36,8 +36,8 @@ class Scale:
     hidden: tuple[int, ...] = (400, 400)
     epochs: int | None = None
     step_particles: int | None = None
-    prior_network_epochs: int = 15
-    transport_steps: int = 80
+    prior_network_epochs: int = 12
+    transport_steps: int = 40
     transport_points: int = 64
 
     def preset(self, name: str) -> Preset:

@@ -56,9 +56,7 @@ class Preset:
     def quick(self, epochs: int, num_particles: int) -> "Preset":
         """The same in small."""
         fewer = min(num_particles, self.transport_particles)
-        return replace(
-            self, epochs=epochs, num_particles=num_particles, transport_particles=fewer, transport_epochs=epochs
-        )
+        return replace(self, epochs=epochs, num_particles=num_particles, transport_particles=fewer, transport_epochs=1)
 
 
 PRESETS = {

@@ -19,6 +19,7 @@ from opu.evaluate import Answers, assess, student_answers, trivial_answers
 from opu.experiments import times
 from opu.experiments.domains import DOMAINS, Domain
 from opu.experiments.models import Models, Scale, slug
+from opu.experiments.presets import Clamped
 from opu.experiments.rows import Row, select
 from opu.files import write_json
 from opu.fit import maximum_likelihood, minimum_mmd
@@ -107,7 +108,7 @@ def _one_seed(
             continue
         began = time.perf_counter()
         result = _run_row(row, models)
-        result["seconds"] = round(time.perf_counter() - began, 1)
+        result |= {"seconds": round(time.perf_counter() - began, 1), "commit": environment()["commit"]}
         write_json(path, result)
         results[row.name] = result
         console.print(f"seed {seed}, row {number} of {len(rows)}: {row.name} ({result['seconds']:.0f} s)")
@@ -129,6 +130,8 @@ def _run_row(row: Row, models: Models) -> dict[str, Any]:
     sets = {"test": domain.test, **domain.foreign}
     if row.kind == "pointwise":
         teacher = models.teacher(row.teacher)
+        if row.preset:  # the particles as that preset sees them
+            teacher = Clamped(teacher, models.scale.preset(row.preset).floor)
         torch.manual_seed(2000 + models.seed)
         fit = _fit(row.divergence, models.scale)
         fewer = {name: x if name == "test" else x[:MOST_POINTWISE] for name, x in sets.items()}
@@ -147,7 +150,13 @@ def _run_row(row: Row, models: Models) -> dict[str, Any]:
 
 # What each kind of model can say; a categorical student has no precision, and a teacher's E, P, MI need no fit.
 _MEASURES = {
-    "pointwise": ("predictive_entropy", "least_confidence", "mutual_information", "differential_entropy"),
+    "pointwise": (
+        "predictive_entropy",
+        "least_confidence",
+        "mutual_information",
+        "differential_entropy",
+        "negative_log_precision",
+    ),
     "bdk": ("predictive_entropy", "least_confidence"),
     "bdk_online": ("predictive_entropy", "least_confidence"),
 }
@@ -177,14 +186,15 @@ def _fit(divergence: str, scale: Scale) -> Fit:
 
 @torch.no_grad()
 def _pointwise(teacher: Teacher, sets: dict[str, Tensor], fit: Fit, num_particles: int) -> dict[str, Answers]:
-    """The teacher's own measures, and the differential entropy of the best Dirichlet for each input."""
+    """The teacher's own measures, and the entropy and precision of the best Dirichlet for each input."""
     parts, scores = [], []
     # All sets in one row: a GPU is hardly busier with ten thousand inputs than with one thousand.
     x = torch.cat(list(sets.values()))
     for part in x.split(10_000 if x.is_cuda else 500):
         log_particles = teacher(part, num_particles)
         own = (measures.predictive_entropy, measures.least_confidence, measures.mutual_information)
-        values = [measure(log_particles) for measure in own] + [fit(log_particles).entropy()]
+        best = fit(log_particles)
+        values = [*(measure(log_particles) for measure in own), best.entropy(), -best.log_precision]
         parts.append(measures.mean(log_particles).cpu())
         scores.append(torch.stack(values).double().cpu())
     sizes = [len(each) for each in sets.values()]

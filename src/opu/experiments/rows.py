@@ -12,7 +12,7 @@ class Row:
         kind: ``pointwise`` (the teacher with the best Dirichlet for each input), ``opu``, or a baseline.
         teacher: ``mc_dropout`` or ``sgld``; none for a prior network.
         divergence: ``kl``, ``emd``, ``mmd``, or a sum for our own recipe.
-        preset: One of :data:`opu.experiments.presets.PRESETS`.
+        preset: One of :data:`opu.experiments.presets.PRESETS`; for a pointwise row, the one whose clamping it sees.
     """
 
     name: str
@@ -32,7 +32,8 @@ ROBUST = "0.1*kl + 10*mmd"
 
 
 def _pointwise(short: str, divergences: tuple[str, ...]) -> list[Row]:
-    return [Row(f"{short}-{d.upper()}", "pointwise", TEACHERS[short], d) for d in divergences]
+    plain = [Row(f"{short}-{d.upper()}", "pointwise", TEACHERS[short], d) for d in divergences]
+    return [*plain, Row(f"{short}-KL (clamped)", "pointwise", TEACHERS[short], "kl", "authors")]
 
 
 def _students(short: str, divergences: tuple[str, ...]) -> list[Row]:

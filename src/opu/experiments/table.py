@@ -96,9 +96,8 @@ def detection(records: list[Record]) -> tuple[list[str], list[list[str]]]:
 def _fixed(row: Record) -> list[tuple[str, tuple[str, ...]]]:
     kind = row["row"]["kind"]
     if kind == "pointwise":
-        if row["row"]["divergence"] == "kl":
-            return [("best of E, P, MI", _TEACHER), ("D", ("differential_entropy",))]
-        return [("D", ("differential_entropy",))]
+        own = [("best of E, P, MI", _TEACHER)] if row["row"]["divergence"] == "kl" and not row["row"]["preset"] else []
+        return [*own, ("D", ("differential_entropy",)), ("C", ("negative_log_precision",))]
     if kind == "opu":
         return [(LETTERS[m], (m,)) for m in ("predictive_entropy", "negative_log_precision", "novelty")]
     if kind.startswith("bdk") and kind != "bdk_dir":
@@ -122,7 +121,7 @@ def _best(
     measures = measures or _OF_PAPER.get(rows[0]["row"]["kind"], _OTHERS)
     candidates = {m: values for m in measures if (values := _values(rows, task, m, metric)) is not None}
     if not candidates:
-        return "no errors"
+        return "none"
     best = max(candidates, key=lambda m: statistics.mean(candidates[m]))
     return _spread(candidates[best]) + (f" {LETTERS[best]}" if letter else "")
 

@@ -127,6 +127,7 @@ class Models:
         preset = self.scale.preset(row.preset)
         student = self.student(preset.link).start_mean_from(self.teacher(row.teacher))
         self._distil(row, student, preset, objective(row.preset, row.divergence, row.teacher))
+        student.save(self.folder / slug(row.name) / "student")
         return student
 
     def _bdk(self, row: Row) -> nn.Module:

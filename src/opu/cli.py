@@ -39,7 +39,7 @@ def demo(
 
 @app.command()
 def reproduce(
-    table: Annotated[str, typer.Argument(help="mnist or emnist.")],
+    table: Annotated[str, typer.Argument(help="mnist, emnist, or figure.")],
     out: Annotated[Path, typer.Option(help="Folder for results, models and logs; a stopped run goes on there.")] = Path(
         "runs/reproduce"
     ),
@@ -50,13 +50,17 @@ def reproduce(
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
     quick: Annotated[bool, typer.Option(help="A small version that takes minutes on two CPU cores.")] = False,
 ) -> None:
-    """Run a table of the paper, every row, and print it beside the paper's numbers."""
+    """Run a table of the paper, every row, and print it beside the paper's numbers; or draw its figure."""
+    from opu.experiments import figure
     from opu.experiments.reproduce import reproduce as run
     from opu.experiments.rows import TABLES
     from opu.experiments.table import show
 
+    if table == "figure":
+        figure.draw(out, seed=_numbers(seeds)[0])
+        return
     if table not in TABLES:
-        raise ValueError(f"the tables to reproduce are {' and '.join(TABLES)}; got {table!r}.")
+        raise ValueError(f"what can be reproduced is {', '.join(TABLES)} and figure; got {table!r}.")
     wanted = [text.strip() for text in rows.split(",") if text.strip()]
     show(*run(table, out, seeds=_numbers(seeds), rows=wanted, device=device, quick=quick))
 

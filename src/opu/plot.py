@@ -33,21 +33,36 @@ def finish(drawing: Any, path: Path) -> None:
     drawing.savefig(path, bbox_inches="tight")
 
 
-def draw_simplex(axes: Any, log_particles: Float[Tensor, "S K"], q: Dirichlet) -> None:
-    """Particles and a Dirichlet on one triangle: the two likeliest classes, and all others together.
+def draw_simplex(
+    axes: Any,
+    log_particles: Float[Tensor, "S K"],
+    q: Dirichlet,
+    corners: tuple[int, int] | None = None,
+    colour: str = TEACHER,
+) -> None:
+    """Particles and a Dirichlet on one triangle: two classes, left and right, and all others together at the top.
 
     Summing classes turns a Dirichlet into a Dirichlet of the summed concentrations, so nothing is approximated.
+
+    Args:
+        axes: With the ternary projection.
+        log_particles: Of one input.
+        q: The answer to it, a batch of one.
+        corners: The classes at the left and at the right; the two likeliest ones unless given.
+        colour: Of the particles.
     """
-    first, second = log_particles.exp().mean(0).topk(2).indices.tolist()
+    first, second = corners or log_particles.exp().mean(0).topk(2).indices.tolist()
+    others = set(range(q.num_classes)) - {first, second}
+    top = str(others.pop()) if len(others) == 1 else "others"
     particles = _merged(log_particles.exp(), first, second).double().numpy()
     _shade(axes, Dirichlet.from_concentration(_merged(q.log_concentration().exp(), first, second)))
-    axes.scatter(*particles.T, s=9, color=TEACHER, alpha=0.4, linewidths=0, zorder=5, clip_on=False)
-    corners = (
-        (axes.taxis, axes.set_tlabel, "others"),
+    axes.scatter(*particles.T, s=9, color=colour, alpha=0.4, linewidths=0, zorder=5, clip_on=False)
+    labels = (
+        (axes.taxis, axes.set_tlabel, top),
         (axes.laxis, axes.set_llabel, str(first)),
         (axes.raxis, axes.set_rlabel, str(second)),
     )
-    for axis, set_label, name in corners:
+    for axis, set_label, name in labels:
         set_label(name, color=INK, fontsize=11)
         axis.set_label_position("corner")
         axis.set_label_rotation_mode("horizontal")

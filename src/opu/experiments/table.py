@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
@@ -47,18 +48,21 @@ def as_markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 def show(records: list[Record], times: Record, console: Console | None = None) -> None:
     """Both tables on the terminal."""
     console = console or Console()
+    # A narrow terminal may break lines, but no number is cut.
+    wide = Console(file=console.file, width=max(console.width, 240))
     titles = (
         "Ours (the paper's in brackets): best of the measures that the paper chooses from",
         "AUROC, the score fixed in advance",
     )
     for title, (header, lines) in zip(titles, (beside_the_paper(records, times), detection(records)), strict=True):
-        table = Table(title=title)
+        table = Table(title=title, box=SIMPLE, pad_edge=False)
         for name in header:
-            table.add_column(name)
+            table.add_column(name, no_wrap=True, justify="left" if not name else "right")
         for line in lines:
             table.add_row(*line)
-        console.print(table)
-    console.print(f"Domain {records[0]['domain']}, {records[0]['scale']['name']} scale, {len(records)} seed(s).")
+        wide.print(table)
+    seeds = f"{len(records)} seed{'' if len(records) == 1 else 's'}"
+    console.print(f"Domain {records[0]['domain']}, {records[0]['scale']['name']} scale, {seeds}.")
 
 
 def beside_the_paper(records: list[Record], times: Record) -> tuple[list[str], list[list[str]]]:

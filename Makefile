@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 # Two busy processes with two threads each starve one another, so tests that run side by side take one each.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: setup demo test test-fast lint format bench clean
+.PHONY: setup demo test test-long test-fast lint format bench clean
 
 setup: $(STAMP)
 
@@ -20,10 +20,13 @@ demo: setup
 	$(BIN)/opu demo --overwrite
 
 test: setup
-	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist worksteal
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist worksteal -m "not long"
+
+test-long: setup
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist load -m long
 
 test-fast: setup
-	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not long"
 
 lint: setup
 	$(BIN)/ruff format --check .

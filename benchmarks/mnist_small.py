@@ -1,32 +1,20 @@
 """A thin student on few digits: 8,000 of MNIST, 128 units, a few hundred steps. Where it keeps up, and where it does not.
 
-python -m benchmarks.mnist_small [--data $OPU_DATA] [--seeds 0 1 2] [--out results/study-mnist-small.json]
+python -m benchmarks.mnist_small [--seeds 0 1 2] [--out results/study-mnist-small.json]
 """
 
 import argparse
-import gzip
-import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 import opu
+from opu.data import images
 from opu.environment import environment
 from opu.evaluate import compare
 from opu.files import write_json
-
-
-def read_idx(path: Path) -> Tensor:
-    raw = gzip.decompress(path.read_bytes())
-    sizes = np.frombuffer(raw, ">i4", raw[3], 4)
-    return torch.from_numpy(np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(sizes).copy())
-
-
-def pictures(path: Path) -> Tensor:
-    return read_idx(path).float().div(127.5).sub(1).unsqueeze(1)
 
 
 def train_teacher(x: Tensor, labels: Tensor) -> nn.Module:
@@ -41,19 +29,18 @@ def train_teacher(x: Tensor, labels: Tensor) -> nn.Module:
     return net
 
 
-def run(folder: Path, seed: int) -> dict[str, Any]:
+def run(folder: Path | None, seed: int) -> dict[str, Any]:
     """All metrics of one seed, and the share of fresh digits with a novelty p-value below 5 %."""
     torch.manual_seed(seed)
-    train = pictures(folder / "train-images-idx3-ubyte.gz")[:8000]
-    labels = read_idx(folder / "train-labels-idx1-ubyte.gz")[:8000].long()
-    held_out, test = pictures(folder / "t10k-images-idx3-ubyte.gz")[:3000].split([1000, 2000])
-    test_labels = read_idx(folder / "t10k-labels-idx1-ubyte.gz")[1000:3000].long()
+    inside, fresh = images.mnist("train", folder), images.mnist("test", folder)
+    train, labels = inside.images[:8000], inside.labels[:8000]
+    held_out, test, test_labels = fresh.images[:1000], fresh.images[1000:3000], fresh.labels[1000:3000]
     teacher = opu.teachers.MCDropout(train_teacher(train, labels), consistent=True)
     student = opu.students.mlp(784, 10, (128, 128)).start_mean_from(teacher)
     opu.distill(teacher, student, train, held_out=held_out, epochs=8, num_particles=16, progress=False)
     foreign = {
         "inverted": -test,
-        "shifted": torch.roll(test, (8, 8), (2, 3)),
+        "shifted": images.shifted(test),
         "noise": torch.rand_like(test) * 2 - 1,
     }
     result, _ = compare(student, teacher, test, test_labels, foreign, held_out, num_particles=100)
@@ -64,11 +51,10 @@ def run(folder: Path, seed: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, default=Path(os.environ.get("OPU_DATA", "data")))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--out", type=Path, default=Path("results/study-mnist-small.json"))
     options = parser.parse_args()
-    runs = [run(options.data / "mnist", seed) for seed in options.seeds]
+    runs = [run(None, seed) for seed in options.seeds]
     write_json(options.out, {"runs": runs, "environment": environment()})
 
 

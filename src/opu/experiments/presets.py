@@ -43,7 +43,7 @@ class Preset:
     floor: float = 0.0
     transport: str = "critic"
     transport_particles: int = 32
-    transport_epochs: int = 8
+    transport_epochs: int = 5
     batch_size: int = 256
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -55,19 +55,18 @@ class Preset:
 
     def quick(self, epochs: int, num_particles: int) -> "Preset":
         """The same in small."""
-        fewer = min(num_particles, self.transport_particles)
-        return replace(self, epochs=epochs, num_particles=num_particles, transport_particles=fewer, transport_epochs=1)
+        return replace(self, epochs=epochs, num_particles=num_particles, transport_particles=4, transport_epochs=1)
 
 
 PRESETS = {
     "paper": Preset(
-        link="exp", epochs=20, num_particles=100, learning_rate=1e-3, schedule="constant", updates="alternating"
+        link="exp", epochs=20, num_particles=64, learning_rate=1e-3, schedule="constant", updates="alternating"
     ),
     # What is stated, but for the optimiser: with Adam the precision grows without bound off the data (docs/reproduction.md).
     "paper-sgd": Preset(
         link="exp",
         epochs=20,
-        num_particles=100,
+        num_particles=64,
         learning_rate=1e-2,
         schedule="constant",
         sgd=True,
@@ -76,7 +75,7 @@ PRESETS = {
     "authors": Preset(
         link="softplus",
         epochs=30,
-        num_particles=100,
+        num_particles=64,
         learning_rate=1e-2,
         schedule="steps",
         sgd=True,

@@ -1,0 +1,157 @@
+"""Running a table: every row is kept when it is there, and a run that was stopped goes on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+import torch
+
+from opu.cli import main
+from opu.experiments import reproduce as module
+from opu.experiments.domains import Domain
+from opu.experiments.models import Models, Scale
+from opu.experiments.reproduce import reproduce
+from opu.teachers import LangevinSettings
+
+TINY = Scale(
+    "quick",
+    teacher_epochs=1,
+    langevin=LangevinSettings(burn_in=10, thinning=2, num_samples=8, batch_size=32),
+    num_particles=8,
+    hidden=(12,),
+    epochs=1,
+    step_particles=4,
+    prior_network_epochs=1,
+    vgg_channels=(2, 2),
+    transport_steps=2,
+    transport_points=4,
+)
+
+
+def tiny_domain():
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(10).repeat(60)
+    centres = torch.randn(10, 1, 28, 28, generator=generator)
+    x = centres[labels] + 0.5 * torch.randn(600, 1, 28, 28, generator=generator)
+    foreign = {name: torch.randn(40, 1, 28, 28, generator=generator) for name in ("omniglot", "semeion", "noise")}
+    parts = x.split([300, 100, 200])
+    of = labels.split([300, 100, 200])
+    return Domain("mnist", 10, parts[0], of[0], parts[1], of[1], parts[2], of[2], foreign)
+
+
+@pytest.fixture
+def _tiny(monkeypatch):
+    monkeypatch.setitem(module.DOMAINS, "mnist", tiny_domain)
+    monkeypatch.setitem(module.QUICK, "mnist", TINY)
+    monkeypatch.setitem(module.QUICK_SIZES, "mnist", (300, 200, 40))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_tiny")
+def test_every_row_of_table_1_can_be_run(tmp_path):
+    (record,), times = reproduce("mnist", tmp_path, seeds=[3], quick=True)
+    assert json.loads((tmp_path / "mnist-quick-seed3.json").read_text()) == record
+    assert json.loads((tmp_path / "mnist-quick-times.json").read_text()) == times
+    assert record["seed"] == 3
+    assert len(record["rows"]) == len(module.select("mnist", None))
+    for name, row in record["rows"].items():
+        assert 0 <= row["accuracy"] <= 100, name
+        assert row["ood"].keys() == {"omniglot", "semeion", "noise"}, name
+        assert row["ood"]["noise"]["count"] == 40
+        known = [entry for entry in row["ood"]["noise"].values() if isinstance(entry, dict)]
+        assert known, name
+        assert all(0 <= entry["auroc"] <= 100 for entry in known), name
+        assert row["commit"] == record["environment"]["commit"]
+    novelty = {name for name, row in record["rows"].items() if "novelty" in row["ood"]["noise"]}
+    assert novelty == {name for name in record["rows"] if name.startswith(("OPU", "BDK-DIR"))}
+    assert times["seconds"]["mc_dropout"]["naive_loop"] > times["seconds"]["opu"]["one_pass"]
+
+
+@pytest.mark.usefixtures("_tiny")
+def test_what_is_done_is_not_done_again(tmp_path, monkeypatch):
+    first = reproduce("mnist", tmp_path, seeds=[0], rows=["MCDP-KL (paper", "BDK-MCDP"], quick=True)[0]
+    monkeypatch.setattr(Models, "make", lambda self, row: pytest.fail(f"{row.name} was made again"))
+    again = reproduce("mnist", tmp_path, seeds=[0], rows=["MCDP-KL (paper", "BDK-MCDP"], quick=True)[0]
+    assert again[0]["rows"] == first[0]["rows"]
+
+
+@pytest.mark.usefixtures("_tiny")
+def test_a_teacher_that_was_kept_is_the_one_that_goes_on(tmp_path):
+    domain = tiny_domain()
+    models = [Models(domain, TINY, 0, tmp_path, torch.device("cpu"), progress=False) for _ in range(2)]
+    for name in ("mc_dropout", "sgld"):
+        first, second = (each.teacher(name).average_weights() for each in models)
+        # SGLD's samples are kept in half precision.
+        torch.testing.assert_close(dict(first), dict(second), rtol=1e-3, atol=1e-3)
+    weights = tmp_path / "mc_dropout.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-3])
+    with pytest.raises(ValueError, match="not a whole file of weights"):
+        Models(domain, TINY, 0, tmp_path, torch.device("cpu")).teacher("mc_dropout")
+
+
+KILLED = """
+    import sys, time
+    from pathlib import Path
+    import torch
+    sys.path.insert(0, {tests!r})
+    from experiments.test_reproduce import TINY, module, reproduce, tiny_domain
+    module.DOMAINS["mnist"], module.QUICK["mnist"], module.QUICK_SIZES["mnist"] = tiny_domain, TINY, (300, 200, 40)
+    reproduce("mnist", Path({out!r}), seeds=[0], rows=["MCDP-KL"], quick=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_goes_on_where_it_was(tmp_path):
+    tests = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    code = textwrap.dedent(KILLED).format(tests=tests, out=str(tmp_path))
+    command = [sys.executable, "-c", code]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    done = tmp_path / "mnist-quick-seed0" / "mcdp-kl.json"
+    deadline = time.monotonic() + 120
+    while not done.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert done.exists()
+    assert not (tmp_path / "mnist-quick-seed0.json").exists()
+    before = done.stat().st_mtime_ns
+    subprocess.run(command, check=True, capture_output=True)
+    assert done.stat().st_mtime_ns == before
+    assert len(json.loads((tmp_path / "mnist-quick-seed0.json").read_text())["rows"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["reproduce", "cifar"], "what can be reproduced is mnist, emnist and figure; got 'cifar'"),
+        (["reproduce", "mnist", "--seeds", "a,b"], "--seeds takes whole numbers"),
+        (["reproduce", "mnist", "--seeds", "-1"], "seeds must be 0 or more"),
+        (["reproduce", "mnist", "--rows", "nonsense"], "no row of mnist has 'nonsense' in its name"),
+        (["reproduce", "mnist", "--device", "warp"], "the device 'warp' cannot be used here"),
+    ],
+)
+def test_mistakes_cost_one_line(arguments, message, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["opu", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    printed = capsys.readouterr().err
+    assert message in " ".join(printed.split())
+    assert "Traceback" not in printed
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_data_the_command_to_get_it_is_named(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("OPU_DATA", str(tmp_path / "none"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "argv", ["opu", "reproduce", "mnist", "--out", str(tmp_path / "out")])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    assert "opu data fetch mnist" in " ".join(capsys.readouterr().err.split())

@@ -94,6 +94,7 @@ def distill(
         student.novelty = None  # type: ignore[assignment]
     groups = _parameter_groups(student, updates)
     device = groups[0][0].device
+    settings["device"] = device.type  # optimisers keep their state in other forms on a GPU
     if graph and device.type != "cuda":
         raise ValueError(f"graph=True needs a student on a CUDA device; this one is on {device}. Leave it out.")
     rows = as_rows(inputs)
@@ -116,6 +117,11 @@ def distill(
         widen = _widener(None, 0.0)
     plan = Schedule.of(len(rows), batch_size, epochs, learning_rate, schedule)
     run = Run(student, objective, groups, optimizer, plan)
+    if graph and not run.rates_are_tensors:
+        raise ValueError(
+            "graph=True needs an optimiser whose learning rate is a tensor on the GPU, since a number would be frozen into "
+            "the recording; make it so, for example SGD(p, torch.tensor(0.01, device='cuda'), fused=True)."
+        )
 
     if before is None:
         folder.save_checkpoint({**run.state(), "random_at_start": random_at_start})

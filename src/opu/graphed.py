@@ -36,6 +36,7 @@ class Graphed:
                 return self._aside(inputs)
             self._record(inputs)
         for ours, theirs in zip(self._inputs, inputs, strict=True):
+            assert ours.shape == theirs.shape, "a recording takes inputs of one shape"
             ours.copy_(theirs)
         assert self._graph is not None
         self._graph.replay()
@@ -58,8 +59,8 @@ class Graphed:
                 self._output = self._function(*self._inputs)
         except RuntimeError as error:
             raise RuntimeError(
-                "this work could not be recorded as a CUDA graph; something in it reads a value back to the CPU, perhaps a "
-                "teacher or a transformation of your own. Run it without a graph."
+                f"this work could not be recorded as a CUDA graph ({str(error).splitlines()[0]}); perhaps a teacher or a "
+                "transformation of your own reads a value back to the CPU. Run it without a graph."
             ) from error
         self._graph = graph
 

@@ -111,48 +111,12 @@ def _shares(studies: list[dict[str, Any]]) -> str:
     return "\n".join(rows)
 
 
-_IN_SUMMARY = (
-    "MCDP-KL: best",
-    "OPU-MCDP-MMD (paper): C",
-    "OPU-MCDP-MMD (authors): C",
-    "OPU-MCDP (robust): N",
-    "BDK-MCDP (broadened): E",
-    "best trivial",
-)
-
-
-def reproduced(table: str, part: str) -> Callable[[Path], str]:
-    """A table of a reproduced experiment: ``beside`` the paper's, ``detection`` by fixed scores, or its ``summary``."""
-
-    def render_it(results: Path) -> str:
-        from opu.experiments.table import as_markdown, beside_the_paper, detection
-
-        command = f"opu reproduce {table} --seeds 0,1,2,3,4 --out results"
-        records = _read(results, f"{table}-full-seed*.json", command)
-        (times,) = _read(results, f"{table}-full-times.json", command)
-        header, rows = beside_the_paper(records, times) if part == "beside" else detection(records)
-        if part == "summary":
-            rows = [row for row in rows if row[0].startswith(_IN_SUMMARY)]
-        lines = as_markdown(header, rows)
-        made = records[0]["environment"]
-        seeds = ", ".join(str(record["seed"]) for record in records)
-        return (
-            f"{lines}\n\nDomain `{records[0]['domain']}`, seeds {seeds}; mean ± standard deviation over seeds; "
-            f"{made['gpu'] or made['cpu']}, torch {made['versions']['torch']}."
-        )
-
-    return render_it
-
-
 TABLES: dict[str, Callable[[Path], str]] = {
     "demo": demo_table,
     "bench-objectives": bench_table,
     "novelty-shares": shares_table,
     "novelty-fresh": fresh_shares_table,
     "mnist-small": mnist_small_table,
-    "mnist-beside": reproduced("mnist", "beside"),
-    "mnist-detection": reproduced("mnist", "detection"),
-    "mnist-summary": reproduced("mnist", "summary"),
 }
 
 

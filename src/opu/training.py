@@ -102,6 +102,11 @@ class Run:
             self.order = torch.randperm(self.schedule.num_rows)
         return self.order[place * size : (place + 1) * size]
 
+    @property
+    def rates_are_tensors(self) -> bool:
+        """Whether the learning rates can be changed in a recording."""
+        return all(isinstance(group["lr"], Tensor) for each in self.optimizers for group in each.param_groups)
+
     def set_rates(self) -> None:
         """Give the optimisers the learning rate of the step to come."""
         for optimizer in self.optimizers:
@@ -144,8 +149,9 @@ class Run:
         """Judge the student at the end of an epoch, and keep it if it is the best so far."""
         value = held_out.value(self.student, self.objective)
         self.result.held_out.append(value)
-        # Without held-out inputs the value is NaN, every epoch counts as better, and the last one is kept.
-        if not value >= self.best_value:
+        # Without held-out inputs the last epoch is kept. So it is for an objective that learns: its own value moves.
+        learns = bool(getattr(self.objective, "state_dict", dict)())
+        if not held_out.batches or learns or value < self.best_value or not self.best_weights:
             self.best_value = value
             self.best_weights = {name: w.detach().clone() for name, w in self.student.state_dict().items()}
             self.result.best_epoch = self.epoch

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from opu.data import DATASETS, dataset, find, locate, places, verify
+from opu.data import DATASETS, dataset, find, images, locate, places, tables, verify
 from opu.data.places import checksum, folder_to_fetch_into
 
 FILE = dataset("pima").files[0]
@@ -107,3 +107,14 @@ def test_every_file_that_is_here_is_right(data_folder):
         pytest.skip(f"no datasets in {data_folder}")
     for file in here:
         verify(file, data_folder)
+
+
+@pytest.mark.parametrize("load", [lambda: images.mnist("test"), images.semeion, tables.pima])
+def test_a_file_that_only_has_the_right_name_is_not_read_by_default(load, tmp_path, monkeypatch):
+    monkeypatch.setenv("OPU_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for path in ("mnist/t10k-images-idx3-ubyte.gz", "semeion/semeion.data", "pima/pima-indians-diabetes.data.csv"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_bytes(b"something else")
+    with pytest.raises(ValueError, match=r"(SHA-256|sha256|bytes|size|checksum)"):
+        load()

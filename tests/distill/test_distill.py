@@ -119,6 +119,25 @@ def test_the_best_epoch_is_kept_and_not_the_last(teacher, inputs):
     assert result.held_out[result.best_epoch - 1] == min(result.held_out)
 
 
+def test_a_critic_is_no_judge_of_epochs_so_the_last_one_is_kept(teacher, inputs):
+    # Its own value grows as it learns, and the first epoch would look best.
+    _, result = run(teacher, inputs, objective=CriticEMD(critic_steps=2, hidden=8), epochs=5)
+    assert result.best_epoch == 5
+
+
+def test_an_epoch_whose_value_is_not_a_number_is_never_the_best(teacher, inputs):
+    class Breaking(opu.objectives.BaseObjective):
+        values = iter([3.0, float("nan"), 2.0, 5.0])
+
+        def __call__(self, x, log_particles, q):
+            if torch.is_grad_enabled():
+                return q.log_precision.square()
+            return torch.full((len(x),), next(self.values))
+
+    _, result = run(teacher, inputs, objective=Breaking(), epochs=4)
+    assert result.best_epoch == 3
+
+
 def test_novelty_is_calibrated_on_the_held_out_inputs(teacher, inputs):
     student, _ = run(teacher, inputs, held_out=torch.randn(200, 4))
     p_values = student.novelty.p_value(student(torch.randn(2000, 4)))

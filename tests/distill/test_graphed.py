@@ -120,3 +120,25 @@ def test_a_step_cannot_be_recorded_on_the_cpu(tmp_path):
     with pytest.raises(ValueError, match="graph=True needs a student on a CUDA device"):
         opu.distill(teachers()["dropout"], student, torch.rand(30, 64), graph=True, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_recording_does_what_the_function_does():
+    weights = [torch.zeros(3, device="cuda") for _ in range(2)]
+    rate = torch.zeros((), device="cuda")
+
+    def step(weight):
+        def move(x):
+            weight.add_(rate * x)
+            return weight.sum()
+
+        return move
+
+    recorded, plain = graphed.Graphed(step(weights[0])), step(weights[1])
+    for number in range(10):
+        rate.fill_(1 / (1 + number))
+        x = torch.randn(3, device="cuda")
+        torch.testing.assert_close(recorded(x), plain(x))
+    torch.testing.assert_close(*weights)
+    with pytest.raises(AssertionError, match="one shape"):
+        recorded(torch.ones(1, device="cuda"))

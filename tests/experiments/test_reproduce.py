@@ -1,5 +1,6 @@
 """Running a table: every row is kept when it is there, and a run that was stopped goes on."""
 
+import io
 import json
 import os
 import signal
@@ -7,11 +8,14 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 
 import pytest
 import torch
+from rich.console import Console
 
 from opu.cli import main
+from opu.diagnosis import Diverged
 from opu.experiments import reproduce as module
 from opu.experiments.domains import Domain
 from opu.experiments.models import Models, Scale
@@ -69,7 +73,7 @@ def test_every_row_of_table_1_can_be_run(tmp_path):
         assert row["commit"] == record["environment"]["commit"]
     novelty = {name for name, row in record["rows"].items() if "novelty" in row["ood"]["noise"]}
     assert novelty == {name for name in record["rows"] if name.startswith(("OPU", "BDK-DIR"))}
-    assert times["seconds"]["mc_dropout"]["naive_loop"] > times["seconds"]["opu"]["one_pass"]
+    assert times["seconds"].keys() == {"mc_dropout", "sgld", "opu", "bdk", "dpn_vgg"}
 
 
 @pytest.mark.usefixtures("_tiny")
@@ -78,6 +82,51 @@ def test_what_is_done_is_not_done_again(tmp_path, monkeypatch):
     monkeypatch.setattr(Models, "make", lambda self, row: pytest.fail(f"{row.name} was made again"))
     again = reproduce("mnist", tmp_path, seeds=[0], rows=["MCDP-KL (paper", "BDK-MCDP"], quick=True)[0]
     assert again[0]["rows"] == first[0]["rows"]
+
+
+@pytest.mark.usefixtures("_tiny")
+def test_rows_of_an_earlier_run_stay_in_the_record(tmp_path):
+    reproduce("mnist", tmp_path, seeds=[0], rows=["MCDP-KL (paper"], quick=True)
+    (record,), times = reproduce("mnist", tmp_path, seeds=[0, 0], rows=["DPN (MLP"], quick=True)
+    assert list(record["rows"]) == ["OPU-MCDP-KL (paper)", "DPN (MLP)"]
+    assert "mc_dropout" in times["seconds"]
+
+
+@pytest.mark.usefixtures("_tiny")
+def test_results_of_other_settings_are_not_mixed(tmp_path, monkeypatch):
+    reproduce("mnist", tmp_path, seeds=[0], rows=["DPN (MLP"], quick=True)
+    monkeypatch.setitem(module.QUICK, "mnist", replace(TINY, prior_network_epochs=2))
+    with pytest.raises(ValueError, match="holds results of other settings"):
+        reproduce("mnist", tmp_path, seeds=[0], rows=["DPN (MLP"], quick=True)
+
+
+@pytest.mark.usefixtures("_tiny")
+def test_a_result_depends_on_row_and_seed_and_not_on_what_ran_before(tmp_path):
+    def result(out, *rows):
+        for row in rows:
+            (record,), _ = reproduce("mnist", out, seeds=[1], rows=[row], quick=True)
+        return {key: value for key, value in record["rows"]["BDK-MCDP (broadened)"].items() if key != "seconds"}
+
+    alone = result(tmp_path / "alone", "BDK-MCDP")
+    assert result(tmp_path / "after", "OPU-MCDP-KL (paper", "BDK-MCDP") == alone
+
+
+@pytest.mark.usefixtures("_tiny")
+def test_a_row_that_diverges_does_not_end_the_table(tmp_path, monkeypatch):
+    make = Models.make
+
+    def diverging(self, row):
+        if row.kind == "opu":
+            raise Diverged("the loss was nan at step 3.")
+        return make(self, row)
+
+    monkeypatch.setattr(Models, "make", diverging)
+    text = io.StringIO()
+    (record,), _ = reproduce(
+        "mnist", tmp_path, seeds=[0], rows=["MCDP-KL (paper", "BDK-MCDP"], quick=True, console=Console(file=text)
+    )
+    assert list(record["rows"]) == ["BDK-MCDP (broadened)"]
+    assert "has no result: the loss was nan" in " ".join(text.getvalue().split())
 
 
 @pytest.mark.usefixtures("_tiny")
@@ -122,7 +171,14 @@ def test_a_run_that_was_killed_goes_on_where_it_was(tmp_path):
     before = done.stat().st_mtime_ns
     subprocess.run(command, check=True, capture_output=True)
     assert done.stat().st_mtime_ns == before
-    assert len(json.loads((tmp_path / "mnist-quick-seed0.json").read_text())["rows"]) == 4
+    resumed = json.loads((tmp_path / "mnist-quick-seed0.json").read_text())["rows"]
+    assert len(resumed) == 4
+    # The same as a run that nobody stopped.
+    whole = tmp_path / "whole"
+    subprocess.run([sys.executable, "-c", code.replace(str(tmp_path), str(whole))], check=True, capture_output=True)
+    expected = json.loads((whole / "mnist-quick-seed0.json").read_text())["rows"]
+    for name, row in expected.items():
+        assert {**resumed[name], "seconds": 0} == {**row, "seconds": 0}, name
 
 
 @pytest.mark.parametrize(

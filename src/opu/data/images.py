@@ -18,7 +18,7 @@ from torch import Tensor
 
 from opu.data.arrays import read_idx, read_omniglot, read_semeion
 from opu.data.catalogue import data_file, dataset
-from opu.data.places import find, locate, verify
+from opu.data.places import checked, locate, verify
 
 Value = TypeVar("Value")
 SPLIT_SEED = 47  # of the split of ByMerge and of the order of its letters
@@ -41,7 +41,7 @@ class ImageSet:
 def mnist(split: str, folder: Path | None = None) -> ImageSet:
     """MNIST's ``"train"`` (60,000) or ``"test"`` (10,000) images."""
     part = _choose("split", split, {"train": "train", "test": "t10k"})
-    paths = [find(data_file(f"mnist/{part}-{kind}-ubyte.gz"), folder) for kind in ("images-idx3", "labels-idx1")]
+    paths = [checked(data_file(f"mnist/{part}-{kind}-ubyte.gz"), folder) for kind in ("images-idx3", "labels-idx1")]
     images, labels = _read_pair(*paths)
     return ImageSet("mnist", _scaled(images), labels)
 
@@ -93,7 +93,7 @@ def omniglot(part: str = "evaluation", preparation: str = "as_released", folder:
     """
     name = _choose("part", part, {"evaluation": "omniglot-evaluation", "background": "omniglot-background"})
     ink = _choose("preparation", preparation, {"as_released": -1.0, "matched": 1.0})
-    is_white, labels = read_omniglot(find(dataset(name).files[0], folder))
+    is_white, labels = read_omniglot(checked(dataset(name).files[0], folder))
     # Of the ink, whose zeros stay exact, so that paper is all one colour.
     small = [_resized(torch.from_numpy(~chunk), _SIDE) for chunk in _chunks(is_white)]
     return ImageSet(f"{name}-{preparation}", (2 * torch.cat(small) - 1) * ink, torch.from_numpy(labels))
@@ -106,7 +106,7 @@ def semeion(preparation: str = "as_released", folder: Path | None = None) -> Ima
     ``"matched"``: they are resized to the 20 x 20 box in the middle of the frame that MNIST's digits lie in.
     """
     side = _choose("preparation", preparation, {"as_released": _SIDE, "matched": _DIGIT_SIDE})
-    is_ink, labels = read_semeion(find(dataset("semeion").files[0], folder))
+    is_ink, labels = read_semeion(checked(dataset("semeion").files[0], folder))
     margin = (_SIDE - side) // 2
     images = F.pad(2 * _resized(torch.from_numpy(is_ink), side) - 1, (margin,) * 4, value=-1.0)
     return ImageSet(f"semeion-{preparation}", images, torch.from_numpy(labels))
@@ -141,7 +141,7 @@ def split_rows(labels: NDArray[np.int64], per_class: int) -> tuple[NDArray[np.in
 
 def _bymerge(folder: Path | None) -> tuple[UInt8[Tensor, "N 28 28"], Int64[Tensor, " N"]]:
     images, labels, _ = dataset("emnist-bymerge-test").files
-    return _read_pair(find(images, folder), find(labels, folder))
+    return _read_pair(checked(images, folder), checked(labels, folder))
 
 
 def _read_pair(images_path: Path, labels_path: Path) -> tuple[UInt8[Tensor, "N 28 28"], Int64[Tensor, " N"]]:

@@ -58,6 +58,11 @@ def verify(file: DataFile, folder: Path | None = None) -> Path:
     return path
 
 
+def checked(file: DataFile, folder: Path | None = None) -> Path:
+    """The path of a file whose bytes are the published ones; in a folder that the caller names, of whatever lies there."""
+    return verify(file) if folder is None else find(file, folder)
+
+
 def checksum(path: Path, algorithm: str) -> str:
     """The checksum of a file, as ``"algorithm:digest"``."""
     with path.open("rb") as file:

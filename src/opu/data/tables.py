@@ -8,7 +8,7 @@ from jaxtyping import Float64, Int64
 
 from opu.data.arrays import read_numbers
 from opu.data.catalogue import dataset
-from opu.data.places import find
+from opu.data.places import checked
 
 PIMA_FEATURES = (
     "pregnancies",
@@ -61,7 +61,7 @@ def spambase(folder: Path | None = None) -> Table:
 
 
 def _table(name: str, num_rows: int, feature_names: tuple[str, ...], folder: Path | None) -> Table:
-    path = find(dataset(name).files[0], folder)
+    path = checked(dataset(name).files[0], folder)
     numbers = read_numbers(path, len(feature_names) + 1)
     labels = numbers[:, -1]
     if len(numbers) != num_rows or not np.isin(labels, (0, 1)).all():

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opu.data import images
+from opu.data import dataset, images, locate
 
 HELD_OUT = 5000
 CALIBRATION_SEED = 5
@@ -60,14 +60,16 @@ def mnist() -> Domain:
         "semeion_matched": _shuffled(images.semeion("matched").images),
         "letters": images.emnist_letters(10_000).images,
         "noise": images.noise(10_000, seed=0),
-        "shifted": images.shifted(test.images),
+        "shifted": _shuffled(images.shifted(test.images)),
     }
     return _domain("mnist", 10, images.mnist("train"), test, foreign)
 
 
 def emnist() -> Domain:
-    """The fixed split of EMNIST ByMerge's test part, 47 classes, named ``emnist-bymerge47``."""
-    test = images.emnist_bymerge47("test")
+    """EMNIST Balanced where its files are, else the fixed split of ByMerge's test part; the name says which."""
+    whole = all(locate(file) is not None for file in dataset("emnist-balanced").files)
+    load = images.emnist_balanced if whole else images.emnist_bymerge47
+    test = load("test")
     shifted = images.shifted(_shuffled(test.images)[:10_000])
     foreign = {
         "omniglot": _shuffled(images.omniglot("evaluation", "as_released").images),
@@ -75,7 +77,7 @@ def emnist() -> Domain:
         "noise": images.noise(10_000, seed=0),
         "shifted": shifted,
     }
-    return _domain(test.name, 47, images.emnist_bymerge47("train"), test, foreign)
+    return _domain(test.name, 47, load("train"), test, foreign)
 
 
 DOMAINS = {"mnist": mnist, "emnist": emnist}

@@ -12,6 +12,7 @@ from opu.data import images
 from opu.environment import environment
 from opu.experiments import classifiers
 from opu.files import write_json
+from opu.run_folder import make_folder
 from opu.teachers import MCDropout
 
 CLASSES = 3
@@ -21,6 +22,7 @@ def draw(out: Path, seed: int = 0) -> dict[str, Any]:
     """Train the teacher, distil it, pick one input of each kind, and write ``simplex-012.png`` and what it shows."""
     from opu.plot import figure, finish  # first of all, since it tells what to install where matplotlib is missing
 
+    make_folder(out, resume=True)
     torch.manual_seed(seed)
     x, test, strangers = _inputs()
     teacher = _teacher(*x)
@@ -66,7 +68,7 @@ def pick(teacher: MCDropout, inside: Tensor, outside: Tensor, num_particles: int
     """One input of each kind, by the teacher's particles alone.
 
     Confident: the least entropy. Boundary: among inputs whose members agree (little mutual information for their
-    entropy), the one most undecided between two classes. Out of domain: the most even mean over three classes. Two
+    entropy), the one most undecided between two classes. Out of domain: the most mutual information among even means. Two
     corners: the most mutual information between two classes, with next to nothing for the third.
     """
     known, foreign = teacher(inside, num_particles), teacher(outside, num_particles)
@@ -78,7 +80,7 @@ def pick(teacher: MCDropout, inside: Tensor, outside: Tensor, num_particles: int
     return {
         "confident": inside[measures.predictive_entropy(known).argmin()],
         "boundary": x[torch.where(third < 0.05, agreeing, torch.zeros_like(agreeing)).argmax()],
-        "out of domain": outside[measures.mean(foreign).min(-1).values.argmax()],
+        "out of domain": x[torch.where(third > 0.2, information, torch.zeros_like(information)).argmax()],
         "two corners": x[torn.argmax()],
     }
 

@@ -15,7 +15,7 @@ import opu
 from opu.baselines import CategoricalStudent, ConcentrationStudent, CrossEntropy, FactorNoise, prior_network_loss
 from opu.experiments import classifiers
 from opu.experiments.domains import Domain
-from opu.experiments.presets import PRESETS, Clamped, Preset, objective
+from opu.experiments.presets import PRESETS, Preset, objective
 from opu.experiments.rows import Row
 from opu.files import write_atomically
 from opu.objectives import Objective
@@ -104,14 +104,11 @@ class Models:
 
     def _sgld(self) -> WeightSamples:
         net, path = self.classifier(), self.folder / "sgld.safetensors"
-        if path.exists():
-            samples = WeightSamples.load(net, path)
-        else:
+        if not path.exists():
             settings = self.scale.langevin
-            samples = opu.teachers.sgld(net, self.domain.x, self.domain.labels, settings, progress=self.progress)
-            samples.save(path)
-        samples.memory_budget = self.memory_budget
-        return samples
+            opu.teachers.sgld(net, self.domain.x, self.domain.labels, settings, progress=self.progress).save(path)
+        # Read back in any case, since what was kept is rounded and a run that goes on must see the same.
+        return WeightSamples.load(net, path, memory_budget=self.memory_budget)
 
     @property
     def memory_budget(self) -> int:
@@ -119,7 +116,9 @@ class Models:
         return 2**32 if self.device.type == "cuda" else 2**28
 
     def make(self, row: Row) -> nn.Module:
-        """The trained model of a row that has one: all but the pointwise ones."""
+        """The trained model of a row that has one: all but the pointwise ones. It depends on row and seed alone."""
+        if row.kind in ("opu", "bdk", "bdk_dir"):
+            self.teacher(row.teacher)  # first, since it seeds for itself
         torch.manual_seed(1000 + self.seed)
         makers: dict[str, Callable[[Row], nn.Module]] = {
             "opu": self._opu,
@@ -139,17 +138,31 @@ class Models:
         return student
 
     def _bdk(self, row: Row) -> nn.Module:
-        student = CategoricalStudent(self.classifier())
+        student = CategoricalStudent(self._started(row))
         self._distil(row, student, self.scale.preset(row.preset), CrossEntropy())
         return student
 
+    def _started(self, row: Row) -> nn.Module:
+        """A single network that starts where the students' mean networks start: from the teacher's averaged weights."""
+        net, teacher = self.classifier(), self.teacher(row.teacher)
+        assert isinstance(teacher, MCDropout | WeightSamples)
+        # Dropout has no weights, so tensors agree in order though not in name.
+        weights = zip(net.state_dict(), teacher.average_weights().values(), strict=True)
+        net.load_state_dict({name: w.clone() for name, w in weights})
+        return net
+
     def _bdk_online(self, row: Row) -> nn.Module:
-        """As published: student and chain walk together, one fresh sample a step, inputs with a little noise."""
-        settings = replace(self.scale.langevin, thinning=1)
+        """Student and chain walk together, one fresh sample a step, inputs with a little noise.
+
+        The chain goes as far as the one whose samples are kept, so that both meet the same posterior.
+        """
+        settings, preset = self.scale.langevin, self.scale.preset("robust")
+        steps = preset.epochs * (len(self.domain.x) // preset.batch_size)
+        settings = replace(settings, thinning=max(1, settings.thinning * settings.num_samples // steps))
         chain = Chain(self.classifier(), self.domain.x, self.domain.labels, settings)
         chain.walk(settings.burn_in)
         student = CategoricalStudent(self.classifier())
-        preset = replace(self.scale.preset("robust"), num_particles=1)
+        student.net.load_state_dict(chain.average_weights())
         opu.distill(
             chain,
             student,
@@ -161,22 +174,21 @@ class Models:
             epochs=preset.epochs,
             batch_size=preset.batch_size,
             learning_rate=preset.learning_rate,
-            held_out=self.domain.held_out,
+            held_out=0,  # a single state of the chain would be a poor judge
             progress=self.progress,
         )
         return student
 
     def _bdk_dir(self, row: Row) -> nn.Module:
-        student = ConcentrationStudent(self.classifier())
+        student = ConcentrationStudent(self._started(row))
         # With one network there is nothing to update in turn.
         preset = replace(self.scale.preset(row.preset), updates="joint")
         self._distil(row, student, preset, objective(row.preset, row.divergence, row.teacher))
         return student
 
     def _distil(self, row: Row, student: nn.Module, preset: Preset, divergence: Objective) -> None:
-        teacher = self.teacher(row.teacher)
         opu.distill(
-            Clamped(teacher, preset.floor) if preset.floor else teacher,
+            preset.seen(self.teacher(row.teacher), row.divergence),
             student,
             self.domain.x,
             objective=divergence,
@@ -201,7 +213,7 @@ class Models:
         strangers = FactorNoise.fit(self.domain.x)
 
         def loss(x: Tensor, labels: Tensor) -> Tensor:
-            # The weight was chosen by accuracy on held-out inputs; a deeper network needs smaller steps not to collapse.
+            # Without labels' cross-entropy accuracy suffers; a deeper network needs smaller steps not to collapse.
             return prior_network_loss(student(x), labels, student(strangers.like(x)), cross_entropy=100.0)
 
         classifiers.train(

@@ -25,7 +25,7 @@ class Preset:
         sgd: Plain gradient descent instead of Adam.
         updates: ``joint`` or ``alternating``.
         broadened: Half of each batch is broadened and labelled by the teacher.
-        floor: Probabilities of the particles are kept this far from 0 and 1.
+        floor: Probabilities of the particles are kept this far from 0 and 1; for KL, which needs their tails, ten times less.
         transport: What stands for the earth mover's distance.
         transport_particles: Fresh ones for each input and step where transport is learned, which costs far more.
         transport_epochs: Passes over the inputs there.
@@ -45,6 +45,12 @@ class Preset:
     transport_particles: int = 32
     transport_epochs: int = 5
     batch_size: int = 256
+
+    def seen(self, teacher: Teacher, divergence: str) -> Teacher:
+        """The teacher as this preset sees it."""
+        if not self.floor:
+            return teacher
+        return Clamped(teacher, self.floor / 10 if divergence == "kl" else self.floor)
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """Plain gradient descent; Adam is the default of :func:`opu.distill`."""

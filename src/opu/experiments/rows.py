@@ -22,9 +22,10 @@ class Row:
     preset: str = ""
 
     @property
-    def in_paper(self) -> str:
-        """The name of the paper's row that this one stands beside."""
-        return self.name.split(" ")[0]
+    def in_paper(self) -> str | None:
+        """The name of the paper's row that this one stands beside; our own additions stand alone."""
+        ours = self.preset == "robust" or self.kind == "dpn_mlp"
+        return None if ours else self.name.split(" ")[0]
 
 
 TEACHERS = {"MCDP": "mc_dropout", "SGLD": "sgld"}

@@ -81,10 +81,21 @@ class CriticEMD(BaseObjective):
         if self.critic is None:
             self._shape = (num_features, num_classes)
             self.critic = Critic(num_features, num_classes, self.hidden).to(like)
-            self.optimizer = torch.optim.Adam(
-                self.critic.parameters(), self.learning_rate, betas=(0.5, 0.9), capturable=like.is_cuda
-            )
+            self.optimizer = self._adam(self.critic, like)
+        elif next(self.critic.parameters()).device != like.device:
+            self._move(self.critic, like)
         return self.critic
+
+    def _adam(self, critic: Critic, like: Tensor) -> torch.optim.Optimizer:
+        return torch.optim.Adam(critic.parameters(), self.learning_rate, betas=(0.5, 0.9), capturable=like.is_cuda)
+
+    def _move(self, critic: Critic, like: Tensor) -> None:
+        """What a checkpoint gave back lies on the CPU; the first call tells where it belongs."""
+        assert self.optimizer is not None
+        moments = self.optimizer.state_dict()["state"]
+        critic.to(like)
+        self.optimizer = self._adam(critic, like)
+        self.optimizer.load_state_dict({"state": moments, "param_groups": self.optimizer.state_dict()["param_groups"]})
 
     def _train_critic(self, critic: Critic, x: Tensor, particles: Tensor, q: Dirichlet, num_samples: int) -> None:
         assert self.optimizer is not None

@@ -80,7 +80,7 @@ class MCDropout:
 
     def _all_rows(self, x: Tensor, count: int, rows: int) -> Tensor:
         answers: list[Tensor] = []
-        masks = _RandomState(x.device) if rows < len(x) else None
+        masks = _RandomState(x.device) if self.consistent and rows < len(x) else None
         for part in x.split(rows):
             if self.consistent and answers:
                 assert masks is not None

@@ -61,7 +61,11 @@ class WeightSamples:
         except (SafetensorError, OSError) as error:
             raise ValueError(f"{path} is not a whole file of weight samples ({error}); sample again.") from error
         own = net.state_dict()
-        return cls(net, {name: w.to(own[name]) if name in own else w for name, w in samples.items()}, **options)
+        # The file keeps names in an order of its own; the network's order is the one that others rely on.
+        names = [name for name in own if name in samples] + [name for name in samples if name not in own]
+        return cls(
+            net, {name: samples[name].to(own[name]) if name in own else samples[name] for name in names}, **options
+        )
 
     def __call__(self, x: Tensor, num_particles: int) -> Float[Tensor, "S B K"]:
         """Log-probabilities under a random choice of the samples, or under all of them."""

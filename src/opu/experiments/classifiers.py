@@ -1,12 +1,14 @@
 """The networks of the paper's experiments, and ordinary training with labels."""
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from opu.graphed import graphed
+from opu.students.networks import convolutions
 
 
 def mlp(num_classes: int, hidden: Sequence[int] = (400, 400), dropout: float = 0.0) -> nn.Sequential:
@@ -23,19 +25,9 @@ def lenet(
     num_classes: int, channels: tuple[int, int] = (20, 50), hidden: int = 500, dropout: float = 0.0
 ) -> nn.Sequential:
     """Two 5 x 5 convolutions with pooling and one hidden layer; dropout before and after the hidden layer."""
-    layers: list[nn.Module] = [
-        nn.Conv2d(1, channels[0], 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(channels[0], channels[1], 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-    ]
+    *body, linear, relu = convolutions((1, 28, 28), channels, hidden)
     drop = [nn.Dropout(dropout)] if dropout else []
-    return nn.Sequential(
-        *layers, *drop, nn.Linear(16 * channels[1], hidden), nn.ReLU(), *drop, nn.Linear(hidden, num_classes)
-    )
+    return nn.Sequential(*body, *drop, linear, relu, *drop, nn.Linear(hidden, num_classes))
 
 
 def vgg(num_classes: int, channels: tuple[int, int] = (64, 128), hidden: int = 100) -> nn.Sequential:
@@ -72,13 +64,14 @@ def train(
         return value.detach()
 
     step = graphed(learn, x.device)
+    batch_size = min(batch_size, len(x))
     steps_per_epoch = len(x) // batch_size
     total = epochs * steps_per_epoch
     net.train()
     for number in range(total):
         if number % steps_per_epoch == 0:
             order = torch.randperm(len(x), device=x.device)
-        share = 0.5 * (1 + torch.cos(torch.tensor(torch.pi * number / total)).item())
+        share = 0.5 * (1 + math.cos(math.pi * number / total))
         if on_gpu:
             optimizer.param_groups[0]["lr"].fill_(learning_rate * share)
         else:

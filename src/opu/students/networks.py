@@ -78,10 +78,10 @@ def lenet(
         "link": str(parse_link(link)),
     }
     if shared_trunk:
-        trunk = _convolutions(image_shape, channels, hidden)
+        trunk = convolutions(image_shape, channels, hidden)
         return Student(nn.Linear(hidden, num_classes), nn.Linear(hidden, 1), trunk=trunk, link=link, recipe=recipe)
-    mean_net = _convolutions(image_shape, channels, hidden).append(nn.Linear(hidden, num_classes))
-    precision_net = _convolutions(image_shape, channels, hidden).append(nn.Linear(hidden, 1))
+    mean_net = convolutions(image_shape, channels, hidden).append(nn.Linear(hidden, num_classes))
+    precision_net = convolutions(image_shape, channels, hidden).append(nn.Linear(hidden, 1))
     return Student(mean_net, precision_net, link=link, recipe=recipe)
 
 
@@ -126,7 +126,8 @@ def _layers(num_features: int, hidden: Sequence[int]) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-def _convolutions(image_shape: tuple[int, int, int], channels: tuple[int, int], hidden: int) -> nn.Sequential:
+def convolutions(image_shape: tuple[int, int, int], channels: tuple[int, int], hidden: int) -> nn.Sequential:
+    """Two 5 x 5 convolutions with pooling, and one hidden layer."""
     depth, height, width = image_shape
     convolutions = nn.Sequential(
         _AsImages(image_shape),

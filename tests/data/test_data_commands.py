@@ -52,6 +52,13 @@ def test_verify_with_names_needs_the_files(tmp_path):
     assert done.stdout == "not here spambase/spambase.data\n"
 
 
+def test_many_missing_files_take_one_sentence(tmp_path):
+    done = opu("verify", "mnist", data=tmp_path, cache=tmp_path / "cache")
+    assert_one_line_and_exit_2(done, "The same goes for 3 more of the files above")
+    assert done.stderr.count("opu data fetch mnist") == 1
+    assert len(done.stdout.splitlines()) == 4
+
+
 @pytest.mark.parametrize("names", [(), ("spambase",)])
 def test_verify_tells_damage(tmp_path, names):
     path = write(tmp_path, "spambase/spambase.data", b"spoilt")

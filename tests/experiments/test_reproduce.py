@@ -188,7 +188,7 @@ def test_a_run_that_was_killed_goes_on_where_it_was(tmp_path):
         (["reproduce", "mnist", "--seeds", "a,b"], "--seeds takes whole numbers"),
         (["reproduce", "mnist", "--seeds", "-1"], "seeds must be 0 or more"),
         (["reproduce", "mnist", "--rows", "nonsense"], "no row of mnist has 'nonsense' in its name"),
-        (["reproduce", "mnist", "--device", "warp"], "the device 'warp' cannot be used here"),
+        (["reproduce", "mnist", "--device", "warp"], "--device takes cpu, cuda or auto; 'warp' cannot be used"),
     ],
 )
 def test_mistakes_cost_one_line(arguments, message, monkeypatch, capsys, tmp_path):

@@ -50,7 +50,8 @@ def verify_datasets(
         if state == "damaged" or (state == "not here" and names):
             wrong.append(_complaint(file))
     if wrong:
-        raise ValueError(" ".join(wrong))
+        others = len(wrong) - 1  # the lines above name them; one sentence says what to do
+        raise ValueError(wrong[0] + (f" The same goes for {others} more of the files above." if others else ""))
 
 
 def _complaint(file: DataFile) -> str:

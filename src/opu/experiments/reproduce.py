@@ -103,7 +103,7 @@ def _device(name: str) -> torch.device:
         torch.zeros(1, device=device).item()
         return device
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ValueError(f"the device {name!r} cannot be used here: {str(error).splitlines()[0]} Try cpu.") from error
+        raise ValueError(f"--device takes cpu, cuda or auto; {name!r} cannot be used on this machine.") from error
 
 
 def _one_seed(

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import torch
+from rich.progress import track
 from torch import Tensor, nn
 
 from opu.graphed import graphed
@@ -50,6 +51,7 @@ def train(
     epochs: int,
     batch_size: int = 128,
     learning_rate: float = 1e-3,
+    progress: bool = False,
 ) -> None:
     """Adam with a cosine schedule; ``loss(x, labels)`` is that of one batch. On a GPU the steps are recorded and replayed."""
     on_gpu = x.is_cuda
@@ -68,7 +70,7 @@ def train(
     steps_per_epoch = len(x) // batch_size
     total = epochs * steps_per_epoch
     net.train()
-    for number in range(total):
+    for number in track(range(total), "training", disable=not progress, transient=True):
         if number % steps_per_epoch == 0:
             order = torch.randperm(len(x), device=x.device)
         share = 0.5 * (1 + math.cos(math.pi * number / total))

@@ -97,6 +97,7 @@ class Models:
                 self.domain.labels,
                 lambda x, labels: nn.functional.cross_entropy(net(x), labels),
                 epochs=self.scale.teacher_epochs,
+                progress=self.progress,
             )
             weights = {name: w.cpu().contiguous() for name, w in net.state_dict().items()}
             write_atomically(path, to_bytes(weights))
@@ -160,7 +161,7 @@ class Models:
         steps = preset.epochs * (len(self.domain.x) // preset.batch_size)
         settings = replace(settings, thinning=max(1, settings.thinning * settings.num_samples // steps))
         chain = Chain(self.classifier(), self.domain.x, self.domain.labels, settings)
-        chain.walk(settings.burn_in)
+        chain.walk(settings.burn_in, self.progress)
         student = CategoricalStudent(self.classifier())
         student.net.load_state_dict(chain.average_weights())
         opu.distill(
@@ -223,6 +224,7 @@ class Models:
             loss,
             epochs=self.scale.prior_network_epochs,
             learning_rate=3e-4 if row.kind == "dpn_vgg" else 1e-3,
+            progress=self.progress,
         )
         return student
 

@@ -117,10 +117,11 @@ class Chain:
         self._step_size = torch.zeros((), device=device)
         self._walk = graphed(self._move, device)
 
-    def walk(self, num_steps: int) -> None:
+    def walk(self, num_steps: int, progress: bool = False) -> None:
         """Take some steps."""
         size = min(self.settings.batch_size, len(self.x))
-        for _ in range(num_steps):
+        steps = range(num_steps)
+        for _ in track(steps, "burn-in", transient=True) if progress else steps:
             self._step_size.fill_(self.settings.step_size(self.step))
             rows = torch.randint(len(self.x), (size,), device=self.x.device)
             self._walk(self.x[rows], self.labels[rows])
@@ -139,8 +140,8 @@ class Chain:
 
     def samples(self, progress: bool = False) -> Iterator[dict[str, Tensor]]:
         """The kept states of the whole plan, one by one: burn-in first, then one sample every ``thinning`` steps."""
-        self.walk(self.settings.burn_in)
-        for _ in track(range(self.settings.num_samples), "SGLD", disable=not progress, transient=True):
+        self.walk(self.settings.burn_in, progress)
+        for _ in track(range(self.settings.num_samples), "samples", disable=not progress, transient=True):
             self.walk(self.settings.thinning)
             if not all(bool(torch.isfinite(w).all()) for w in self._weights):
                 raise ValueError(

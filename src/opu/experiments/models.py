@@ -12,10 +12,11 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 import opu
-from opu.baselines import CategoricalStudent, ConcentrationStudent, CrossEntropy, FactorNoise, prior_network_loss
+from opu.baselines import CategoricalStudent, ConcentrationStudent, CrossEntropy
 from opu.experiments import classifiers
 from opu.experiments.domains import Domain
 from opu.experiments.presets import PRESETS, Preset, objective
+from opu.experiments.prior_networks import PriorNetworkSettings, train_prior_network
 from opu.experiments.rows import Row
 from opu.files import write_atomically
 from opu.objectives import Objective
@@ -209,24 +210,11 @@ class Models:
         )
 
     def _dpn(self, row: Row) -> nn.Module:
-        """A prior network: labels inside, strangers from a factor model of the training inputs outside."""
-        student = ConcentrationStudent(self.vgg() if row.kind == "dpn_vgg" else self.classifier())
-        strangers = FactorNoise.fit(self.domain.x)
-
-        def loss(x: Tensor, labels: Tensor) -> Tensor:
-            # Without labels' cross-entropy accuracy suffers; a deeper network needs smaller steps not to collapse.
-            return prior_network_loss(student(x), labels, student(strangers.like(x)), cross_entropy=100.0)
-
-        classifiers.train(
-            student,
-            self.domain.x,
-            self.domain.labels,
-            loss,
-            epochs=self.scale.prior_network_epochs,
-            learning_rate=3e-4 if row.kind == "dpn_vgg" else 1e-3,
-            progress=self.progress,
-        )
-        return student
+        deep = row.kind == "dpn_vgg"
+        # A deeper network needs smaller steps not to collapse.
+        settings = PriorNetworkSettings(epochs=self.scale.prior_network_epochs, learning_rate=3e-4 if deep else 1e-3)
+        net = self.vgg() if deep else self.classifier()
+        return train_prior_network(net, self.domain.x, self.domain.labels, settings, self.progress)
 
 
 def slug(name: str) -> str:

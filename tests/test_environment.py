@@ -25,3 +25,8 @@ def test_no_commit_is_claimed_outside_a_checkout(tmp_path, monkeypatch):
     monkeypatch.setattr("opu.environment.__file__", str(tmp_path / "environment.py"))
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert environment()["commit"] is None
+
+
+def test_a_copy_of_the_sources_can_be_told_its_commit(monkeypatch):
+    monkeypatch.setenv("OPU_COMMIT", "0870c71")
+    assert environment()["commit"] == "0870c71"

@@ -32,14 +32,16 @@ def environment() -> dict[str, Any]:
 def _commit() -> str | None:
     """The commit of a source checkout, marked where files differ from it; None for an installed package.
 
-    ``$OPU_COMMIT`` names it for a copy of the sources that was sent elsewhere without its history.
+    ``$OPU_COMMIT`` names it for a copy of the sources that was sent elsewhere without its history, or with an older one.
     """
+    if named := os.environ.get("OPU_COMMIT"):
+        return named
     here = Path(__file__).parent
     try:
         commit = _git(here, "rev-parse", "HEAD")
         return commit + ("-modified" if _git(here, "status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("OPU_COMMIT")
+        return None
 
 
 def _git(folder: Path, *words: str) -> str:

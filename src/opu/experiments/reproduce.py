@@ -86,7 +86,8 @@ def reproduce(
     domain = domain.to(where)
     records = [_one_seed(table, domain, scale, seed, chosen, out, where, console) for seed in dict.fromkeys(seeds)]
     # Last, when nothing else runs.
-    wanted = {row.kind for row in chosen} | {row.teacher for row in chosen}
+    shown = [row["row"] for record in records for row in record["rows"].values()]
+    wanted = {row[key] for row in shown for key in ("kind", "teacher")}
     seconds = times.measure(Models(domain, scale, 0, out, where), wanted)
     path = out / f"{table}-{scale.name}-times.json"
     if path.exists():  # what was not timed now stays as it was
@@ -161,9 +162,15 @@ def _refuse_other_settings(folder: Path, domain: Domain, scale: Scale) -> None:
         }
     )
     path = folder / "settings.json"
-    if path.exists() and json.loads(path.read_text()) != settings:
+    if path.exists() and not _agree(json.loads(path.read_text()), settings):
         raise ValueError(f"{folder} holds results of other settings; choose another --out, or delete that folder.")
     write_json(path, settings)
+
+
+def _agree(old: dict[str, Any], new: dict[str, Any]) -> bool:
+    """A preset may be added; those that rows were made with may not change, nor the scale or the inputs."""
+    presets = all(new["presets"].get(name) == preset for name, preset in old["presets"].items())
+    return presets and all(old[key] == new[key] for key in ("scale", "domain"))
 
 
 def _run_row(row: Row, models: Models) -> dict[str, Any]:

@@ -112,10 +112,10 @@ def _shares(studies: list[dict[str, Any]]) -> str:
 
 
 # The README shows few of the rows: the divergence that the paper recommends, our own recipe, and the baselines.
-_SHORT = ("MCDP-MMD", "OPU-MCDP-MMD (paper)", "OPU-MCDP-MMD (paper-sgd)", "OPU-MCDP (robust)")
+_SHORT: tuple[str, ...] = ("MCDP-MMD", "OPU-MCDP-MMD (paper)", "OPU-MCDP-MMD (paper-sgd)", "OPU-MCDP (robust)")
 _SHORT += ("SGLD-MMD", "OPU-SGLD-MMD (paper)", "OPU-SGLD-MMD (paper-sgd)", "OPU-SGLD (robust)")
 _SHORT += ("BDK-SGLD (online)", "BDK-SGLD (broadened)", "BDK-DIR-SGLD (broadened)", "DPN (VGG)")
-_SUMMARY = (
+_SUMMARY: tuple[str, ...] = (
     "MCDP-KL: best of E, P, MI",
     "OPU-MCDP-MMD (paper-sgd): C",
     "OPU-MCDP (robust): N",

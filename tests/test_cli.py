@@ -42,6 +42,26 @@ def test_mistakes_cost_one_line(tmp_path):
     assert_one_line_and_exit_2(done, "cannot be made")
     assert_one_line_and_exit_2(opu("demo", "--seed", "minus one"), "--seed")
     assert_one_line_and_exit_2(opu("dmeo"), "dmeo")
+    done = opu("reproduce", "figure", "--quick", "--out", tmp_path / "figure")
+    assert_one_line_and_exit_2(done, "--rows and --quick do not go with it")
+
+
+def test_a_full_gpu_is_one_line_and_a_fault_of_ours_is_not(monkeypatch, capsys):
+    from opu import cli
+
+    def failing(text):
+        def fail():
+            raise RuntimeError(text)
+
+        return fail
+
+    monkeypatch.setattr(cli, "app", failing("CUDA out of memory. Tried to allocate 20.00 GiB."))
+    with pytest.raises(SystemExit, match="2"):
+        cli.main()
+    assert capsys.readouterr().err.startswith("opu: the GPU's memory is full; free some of it")
+    monkeypatch.setattr(cli, "app", failing("shapes differ"))
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        cli.main()
 
 
 @pytest.fixture(scope="module")

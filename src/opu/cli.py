@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -57,6 +57,8 @@ def reproduce(
     from opu.experiments.table import show
 
     if table == "figure":
+        if rows or quick:
+            raise ValueError("the figure is drawn whole, so --rows and --quick do not go with it; leave them out.")
         figure.draw(out, seed=_numbers(seeds)[0])
         return
     if table not in TABLES:
@@ -84,10 +86,16 @@ def main() -> None:
     try:
         app()
     except (ValueError, OSError, ImportError) as error:
-        Console(stderr=True, soft_wrap=True).print(
-            f"opu: {_sentence(error)}", style="red", markup=False, highlight=False
-        )
-        sys.exit(2)
+        _refuse(_sentence(error))
+    except RuntimeError as error:
+        if "out of memory" not in str(error):
+            raise
+        _refuse("the GPU's memory is full; free some of it, or run on the CPU with --device cpu.")
+
+
+def _refuse(sentence: str) -> NoReturn:
+    Console(stderr=True, soft_wrap=True).print(f"opu: {sentence}", style="red", markup=False, highlight=False)
+    sys.exit(2)
 
 
 def _numbers(text: str) -> list[int]:

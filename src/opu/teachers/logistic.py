@@ -155,7 +155,9 @@ def _gibbs(
     for sweep in range(settings.burn_in + settings.thinning * kept.shape[1]):
         next(sweeps)
         omega = draw(theta @ transposed)
-        precision = np.stack([(transposed * row) @ design for row in omega]) + prior_precision
+        # A product with its own transpose takes half the work of another, and numpy knows it.
+        scaled = (transposed * row for row in np.sqrt(omega))
+        precision = np.stack([part @ part.T for part in scaled]) + prior_precision
         # With P = L L', the solution of P theta = b + L e has mean P^-1 b and covariance P^-1 L L' P^-1 = P^-1.
         noise = np.linalg.cholesky(precision) @ rng.standard_normal((chains, features, 1))
         theta = np.linalg.solve(precision, slope[:, None] + noise)[:, :, 0]

@@ -26,13 +26,13 @@ class LogisticSamples:
     """Coefficients of many logistic regressions, as a teacher: one matrix product answers for all of them.
 
     Attributes:
-        coefficients: Of each sample, for each of the ``K - 1`` logits.
-        intercepts: Of each sample and logit.
+        coefficients: Of each sample, for each logit: ``(S, K - 1, F)``.
+        intercepts: ``(S, K - 1)``.
         diagnostics: How well ``"coefficients"`` and ``"logits"`` of training rows have mixed, where that is known.
     """
 
-    coefficients: Float[Tensor, "S K-1 F"]
-    intercepts: Float[Tensor, "S K-1"]
+    coefficients: Tensor
+    intercepts: Tensor
     diagnostics: Mapping[str, Mixing] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -42,6 +42,8 @@ class LogisticSamples:
                 "coefficients must have shape (S, K - 1, F) and intercepts (S, K - 1), with at least one of each; got "
                 f"{shape} and {tuple(self.intercepts.shape)}. Two classes have one logit: K - 1 = 1."
             )
+        if not bool(torch.isfinite(self.coefficients).all() and torch.isfinite(self.intercepts).all()):
+            raise ValueError("coefficients and intercepts must be finite; got NaN or infinite ones. Check the sampler.")
 
     @property
     def num_samples(self) -> int:
@@ -103,8 +105,8 @@ class LogisticSamples:
         return cls(state["coefficients"], state["intercepts"], found)
 
 
-def broken_stick(logits: Float[Tensor, "S B K-1"]) -> Float[Tensor, "S B K"]:
-    """Log-probabilities of all classes; each logit takes a piece of what those before it have left."""
+def broken_stick(logits: Float[Tensor, "S B L"]) -> Float[Tensor, "S B L+1"]:
+    """Log-probabilities of all ``K = L + 1`` classes; each logit takes a piece of what those before it have left."""
     left = logsigmoid(logits).cumsum(-1)
     first = torch.zeros_like(left[..., :1])
     pieces = torch.cat([first, left[..., :-1]], -1) + logsigmoid(-logits)

@@ -14,7 +14,7 @@ classes is a part of the model.
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,8 +104,7 @@ def polya_gamma(
     rng = np.random.default_rng(int(torch.randint(2**63 - 1, ())))
     draw = polya_gamma_source(rng)
     logits = range(num_classes - 1)
-    steps = _sweeps(settings, len(logits), progress)
-    fits = [_gibbs(design[classes >= k], classes[classes >= k] > k, settings, draw, rng, steps) for k in logits]
+    fits = [_gibbs(design[classes >= k], classes[classes >= k] > k, settings, draw, rng, progress) for k in logits]
     draws = np.stack(fits, 2)
     found = {"coefficients": mixing(draws[:, :, k] for k in logits), "logits": _mixing_of_logits(draws, design)}
     _warn_of_poor_mixing(found, settings)
@@ -143,7 +142,7 @@ def _gibbs(
     settings: GibbsSettings,
     draw: Callable[[Array], Array],
     rng: np.random.Generator,
-    sweeps: Iterator[int],
+    progress: bool,
 ) -> Array:
     """Draws of one binary regression, ``(chains, draws, features)``; all chains take each sweep together."""
     chains, features = settings.num_chains, design.shape[1]
@@ -152,8 +151,8 @@ def _gibbs(
     transposed = np.ascontiguousarray(design.T)
     theta = np.sqrt(settings.prior_variance) * rng.standard_normal((chains, features))
     kept = np.empty((chains, settings.num_samples // chains, features))
-    for sweep in range(settings.burn_in + settings.thinning * kept.shape[1]):
-        next(sweeps)
+    sweeps = range(settings.burn_in + settings.thinning * kept.shape[1])
+    for sweep in track(sweeps, "Gibbs sampling", disable=not progress, transient=True):
         omega = draw(theta @ transposed)
         # A product with its own transpose takes half the work of another, and numpy knows it.
         scaled = (transposed * row for row in np.sqrt(omega))
@@ -165,11 +164,6 @@ def _gibbs(
         if after > 0 and after % settings.thinning == 0:
             kept[:, after // settings.thinning - 1] = theta
     return kept
-
-
-def _sweeps(settings: GibbsSettings, num_logits: int, progress: bool) -> Iterator[int]:
-    each = settings.burn_in + settings.thinning * (settings.num_samples // settings.num_chains)
-    return iter(track(range(num_logits * each + 1), "Gibbs sweeps", disable=not progress, transient=True))
 
 
 def _mixing_of_logits(draws: Array, design: Array) -> Mixing:

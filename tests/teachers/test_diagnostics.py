@@ -100,10 +100,10 @@ def test_neither_place_nor_scale_nor_company_matters(rng):
     np.testing.assert_allclose(effective_sample_size(draws[:, :, 280:290]), ess[280:290], rtol=1e-9)
 
 
-@pytest.mark.parametrize("value", [0.0, 0.1, -1e6])
+@pytest.mark.parametrize("value", [0.0, 0.1, -1e6])  # the mean of three times 0.1 is not 0.1
 def test_a_quantity_that_never_changes_is_known_exactly(value):
-    draws = np.full((2, 10, 1), value)
-    assert effective_sample_size(draws) == 20
+    draws = np.full((2, 6, 1), value)
+    assert effective_sample_size(draws) == 12
     assert split_r_hat(draws) == 1
 
 

@@ -195,12 +195,13 @@ def test_showing_progress_changes_nothing():
     assert torch.equal(*fits)
 
 
-def test_the_diagnostics_are_those_of_the_chains():
-    x, labels = one_feature(30)
-    teacher = polya_gamma(x, labels, quick(num_samples=800, num_chains=2))
-    draws = chains_of(pooled(teacher), 2)
-    assert teacher.diagnostics["coefficients"] == mixing([draws])
-    logits = draws @ np.concatenate([x, np.ones((30, 1))], 1).T
+def test_the_diagnostics_are_those_of_the_chains_for_every_logit():
+    x, _ = one_feature(30)
+    teacher = polya_gamma(x, torch.arange(30) % 3, quick(num_samples=800, num_chains=2))
+    pools = torch.cat([teacher.coefficients, teacher.intercepts.unsqueeze(-1)], -1)
+    draws = [chains_of(pools[:, k], 2) for k in range(2)]
+    assert teacher.diagnostics["coefficients"] == mixing(draws)
+    logits = np.concatenate([part @ np.concatenate([x, np.ones((30, 1))], 1).T for part in draws], 2)
     found = teacher.diagnostics["logits"]
     assert found.min_ess == pytest.approx(effective_sample_size(logits).min())
     assert found.median_ess == pytest.approx(np.median(effective_sample_size(logits)))

@@ -270,6 +270,13 @@ def test_data_that_cannot_be_fitted_are_refused(x, labels, message):
         polya_gamma(x, labels, quick())
 
 
+def test_features_of_wildly_different_sizes_are_refused():
+    x, labels = one_feature()
+    large = 1e10 * torch.randn_like(x)
+    with pytest.raises(ValueError, match=r"of similar size.*standardise them"):
+        polya_gamma(torch.cat([x, large, x + large], 1), labels, quick())
+
+
 @pytest.mark.parametrize("num_classes", [1, 2])
 def test_too_few_classes_are_refused(num_classes):
     with pytest.raises(ValueError, match=f"above every label; got {num_classes}"):

@@ -127,7 +127,7 @@ def polya_gamma_source(rng: np.random.Generator) -> Callable[[Array], Array]:
         size = np.abs(z)
         omega: Array = random_polyagamma(1.0, np.minimum(size, _LARGE), method="devroye", random_state=rng)
         # Version 2.0.2 answers 0.16 to every logit beyond 177, where the mean is 1 / 2z. Long before, PG(1, z) is a quarter
-        # of an inverse Gaussian with mean 2 / z and shape 1: the next term of its series is smaller by 3 e^-2z.
+        # of an inverse Gaussian with mean 2 / z and shape 1, up to a share of e^-z.
         far = size > _LARGE
         if far.any():
             omega[far] = rng.wald(2 / size[far], 1.0) / 4
@@ -157,13 +157,25 @@ def _gibbs(
         # A product with its own transpose takes half the work of another, and numpy knows it.
         scaled = (transposed * row for row in np.sqrt(omega))
         precision = np.stack([part @ part.T for part in scaled]) + prior_precision
-        # With P = L L', the solution of P theta = b + L e has mean P^-1 b and covariance P^-1 L L' P^-1 = P^-1.
-        noise = np.linalg.cholesky(precision) @ rng.standard_normal((chains, features, 1))
-        theta = np.linalg.solve(precision, slope[:, None] + noise)[:, :, 0]
+        theta = _draw_gaussians(precision, slope, rng)
         after = sweep + 1 - settings.burn_in
         if after > 0 and after % settings.thinning == 0:
             kept[:, after // settings.thinning - 1] = theta
     return kept
+
+
+def _draw_gaussians(precision: Array, slope: Array, rng: np.random.Generator) -> Array:
+    """One draw for each precision ``P`` with mean ``P^-1 slope`` and covariance ``P^-1``."""
+    # With P = L L' and standard normal e, P^-1 L e has covariance P^-1 L L' P^-1 = P^-1.
+    try:
+        noise = np.linalg.cholesky(precision) @ rng.standard_normal((*precision.shape[:2], 1))
+        draws: Array = np.linalg.solve(precision, slope[:, None] + noise)[:, :, 0]
+    except np.linalg.LinAlgError:
+        raise ValueError(
+            "features must be of similar size, or their products drown the prior in rounding; standardise them: "
+            "(x - x.mean(0)) / x.std(0)."
+        ) from None
+    return draws
 
 
 def _mixing_of_logits(draws: Array, design: Array) -> Mixing:

@@ -110,3 +110,8 @@ def test_with_little_memory_fewer_inputs_are_compared(monkeypatch):
 def test_groups_that_cannot_be_drawn_are_refused(size, num_groups):
     with pytest.raises(ValueError, match=r"a group needs 1 to 6 samples.* got group_size="):
         best_group(particles(6), size, num_groups)
+
+
+def test_there_must_be_inputs_to_compare_at():
+    with pytest.raises(ValueError, match="at least one row"):
+        compact_approximation(pool_of(6), torch.zeros(0, 4), group_size=2)

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from opu.checks import check_inputs
 from opu.teachers.logistic_samples import LogisticSamples
 
 _RANK = 128  # directions in which a group's prediction may miss the pool's
@@ -34,9 +35,10 @@ def compact_approximation(
         x: Training inputs, at which predictions are compared.
         group_size: Samples to keep.
         num_groups: How many groups to try.
-        memory_budget: Bytes that the pool's predictions may take, of which a few copies are made; if they would take
-            more, they are compared at fewer inputs, evenly spread.
+        memory_budget: Bytes that the pool's predictions may take, of which three copies are made on the way; if they
+            would take more, they are compared at fewer inputs, evenly spread.
     """
+    check_inputs(x)
     most = max(1, memory_budget // (4 * pool.num_samples * pool.num_classes))
     rows = torch.linspace(0, len(x) - 1, min(most, len(x))).round().long()
     return pool.take(best_group(pool(x[rows], pool.num_samples), group_size, num_groups))

@@ -46,7 +46,7 @@ class GibbsSettings:
         intercept: Whether to add a constant feature. Its prior is the same Gaussian, so that it has a posterior even
             where one class has no rows.
         burn_in: Sweeps of each chain before its first sample.
-        thinning: Sweeps from one sample to the next.
+        thinning: Sweeps from one sample to the next. Features with long tails, as Spambase has, need 50 or more.
         num_samples: Samples to keep, from all chains together; a multiple of their number.
         num_chains: Independent chains, each begun at a draw from the prior.
     """
@@ -169,13 +169,13 @@ def _draw_gaussians(precision: Array, slope: Array, rng: np.random.Generator) ->
     # With P = L L' and standard normal e, P^-1 L e has covariance P^-1 L L' P^-1 = P^-1.
     try:
         noise = np.linalg.cholesky(precision) @ rng.standard_normal((*precision.shape[:2], 1))
-        draws: Array = np.linalg.solve(precision, slope[:, None] + noise)[:, :, 0]
+        draws = np.linalg.solve(precision, slope[:, None] + noise)
     except np.linalg.LinAlgError:
         raise ValueError(
             "features must be of similar size, or their products drown the prior in rounding; standardise them: "
             "(x - x.mean(0)) / x.std(0)."
         ) from None
-    return draws
+    return draws[:, :, 0].astype(np.float64, copy=False)
 
 
 def _mixing_of_logits(draws: Array, design: Array) -> Mixing:

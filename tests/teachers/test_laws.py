@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from opu.teachers import Ensemble, Function, MCDropout, ParticleBank, Teacher, WeightSamples
+from opu.teachers import Ensemble, Function, LogisticSamples, MCDropout, ParticleBank, Teacher, WeightSamples
 
 K, ROWS = 3, 6
 
@@ -68,13 +68,14 @@ CASES = {
     "mc dropout, little memory": lambda: mc_dropout(memory_budget=500),
     "weight samples, list": lambda: weight_samples(list),
     "weight samples, stacked": lambda: weight_samples(stacked),
+    "logistic samples": lambda: Case(LogisticSamples(torch.randn(6, K - 1, 4), torch.randn(6, K - 1)), total=6),
     "ensemble": ensemble,
     "bank of probabilities": lambda: bank("probabilities"),
     "bank of logits": lambda: bank("logits"),
     "bank of log-probabilities": lambda: bank("log_probabilities"),
     "function": function,
 }
-FINITE = {name: make for name, make in CASES.items() if name.startswith(("weight", "ensemble", "bank"))}
+FINITE = {name: make for name, make in CASES.items() if name.startswith(("weight", "logistic", "ensemble", "bank"))}
 every = pytest.mark.parametrize("make", CASES.values(), ids=CASES)
 finite = pytest.mark.parametrize("make", FINITE.values(), ids=FINITE)
 

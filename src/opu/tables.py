@@ -111,6 +111,21 @@ def _shares(studies: list[dict[str, Any]]) -> str:
     return "\n".join(rows)
 
 
+def first_steps_table(results: Path) -> str:
+    """Accuracy over the first steps of a distillation, and how low the precision falls."""
+    (study,) = _read(results, "study-first-steps.json", "python -m benchmarks.first_steps")
+    steps = (0, 1, 2, 10, 40)
+    head = "| data, divergence, preset | " + " | ".join(f"accuracy after {n}" if n else "before" for n in steps)
+    rows = [head + " | lowest log-precision |", "| --- |" + " --- |" * (len(steps) + 1)]
+    for case in study["cases"]:
+        traces = [run["trace"] for run in case["runs"]]
+        cells = [_spread([trace[n]["accuracy"] for trace in traces]) for n in steps]
+        lowest = _spread([min(each["log_precision"] for each in trace) for trace in traces])
+        name = f"{case['domain']}, {case['divergence']}, {case['preset']}"
+        rows.append(f"| {name} | " + " | ".join([*cells, lowest]) + " |")
+    return "\n".join(rows)
+
+
 # The README shows few of the rows: the divergence that the paper recommends, our own recipe, and the baselines.
 _SHORT: tuple[str, ...] = ("MCDP-MMD", "OPU-MCDP-MMD (paper)", "OPU-MCDP-MMD (paper-sgd)", "OPU-MCDP (robust)")
 _SHORT += ("SGLD-MMD", "OPU-SGLD-MMD (paper)", "OPU-SGLD-MMD (paper-sgd)", "OPU-SGLD (robust)")
@@ -157,6 +172,7 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "novelty-shares": shares_table,
     "novelty-fresh": fresh_shares_table,
     "mnist-small": mnist_small_table,
+    "first-steps": first_steps_table,
     "mnist-beside": reproduced("mnist", "beside"),
     "mnist-beside-short": reproduced("mnist", "beside", _SHORT),
     "mnist-detection": reproduced("mnist", "detection"),

@@ -41,7 +41,7 @@ def _students(short: str, divergences: tuple[str, ...]) -> list[Row]:
     return [
         Row(f"OPU-{short}-{d.upper()} ({preset})", "opu", TEACHERS[short], d, preset)
         for d in divergences
-        for preset in (("paper", "paper-sgd", "authors") if d == "mmd" else ("paper", "authors"))
+        for preset in (("paper", "authors") if d == "kl" else ("paper", "paper-sgd", "authors"))
     ] + [Row(f"OPU-{short} (robust)", "opu", TEACHERS[short], ROBUST, "robust")]
 
 

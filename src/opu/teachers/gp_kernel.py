@@ -24,11 +24,19 @@ def rbf(a: Float[Tensor, "N D"], b: Float[Tensor, "M D"], hyper: Float[Tensor, "
         b: Other inputs.
         hyper: Log lengthscales, one or ``D`` of them, then the log variance; leading axes are kept.
     """
-    scale = hyper[..., None, :-1].exp()
     centre = b.mean(0)  # a common shift changes no distance and saves digits in the expansion below
-    a, b = (a - centre) / scale, (b - centre) / scale
-    squared = a.square().sum(-1)[..., :, None] + b.square().sum(-1)[..., None, :] - 2 * a @ b.mT
-    return (hyper[..., -1, None, None] - 0.5 * squared.clamp(min=0.0)).exp()
+    a, b = a - centre, b - centre
+    if hyper.shape[-1] == 2:  # one lengthscale: the distances are the same for all samples, and have no slope
+        squared = _squared_distances(a, b) * (-2 * hyper[..., :1, None]).exp()
+    else:
+        scale = hyper[..., None, :-1].exp()
+        squared = _squared_distances(a / scale, b / scale)
+    return (hyper[..., -1, None, None] - 0.5 * squared).exp()
+
+
+def _squared_distances(a: Float[Tensor, "*S N D"], b: Float[Tensor, "*S M D"]) -> Float[Tensor, "*S N M"]:
+    squares = a.square().sum(-1)[..., :, None] + b.square().sum(-1)[..., None, :]
+    return (squares - 2 * a @ b.mT).clamp(min=0.0)
 
 
 def whitened_features(

@@ -49,6 +49,15 @@ def hmc_move(position: Tensor, density: LogDensity, step_size: float, num_steps:
     return (end if float(torch.rand(())) < rate else position), rate
 
 
+def quarter_turn(step_size: float, most_steps: int) -> tuple[float, int]:
+    """A step no larger than given, and how many make a quarter of a standard normal's period, or as many as allowed.
+
+    After a quarter of its period a standard normal has forgotten where it began; after half it is on the other side.
+    """
+    num_steps = math.ceil(0.5 * math.pi / step_size) if step_size > 0.5 * math.pi / most_steps else most_steps
+    return min(step_size, 0.5 * math.pi / num_steps), num_steps
+
+
 class StepSize:
     """A step size that seeks an acceptance rate by dual averaging (Hoffman and Gelman, 2014) until it is frozen.
 

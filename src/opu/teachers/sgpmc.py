@@ -21,7 +21,7 @@ from opu.teachers.gp_kernel import check_hyper, check_table, inducing_points, me
 from opu.teachers.gp_laplace import Laplace, SparsePosterior, laplace, precision_root
 from opu.teachers.gp_likelihood import nodes
 from opu.teachers.gp_samples import GPSamples, Mixing
-from opu.teachers.hmc import StepSize, differentiated, hmc_move
+from opu.teachers.hmc import StepSize, differentiated, hmc_move, quarter_turn
 from opu.teachers.mixing import effective_sample_size, split_r_hat
 
 MOST_LOGITS = 1000  # training inputs whose logits are watched
@@ -41,8 +41,8 @@ class SGPMCSettings:
         num_samples: Samples to keep.
         burn_in: Sweeps before the first sample, in which step sizes are found.
         thinning: Sweeps from one sample to the next.
-        leapfrog_steps: Of a trajectory of the whitened values.
-        hyper_leapfrog_steps: Of a trajectory of the hyperparameters, each of which costs a decomposition.
+        leapfrog_steps: At most, of a trajectory of the whitened values; as many are taken as a quarter turn needs.
+        hyper_leapfrog_steps: The same for the hyperparameters, where each step costs a decomposition.
         target_acceptance: That burn-in seeks.
     """
 
@@ -55,8 +55,8 @@ class SGPMCSettings:
     num_samples: int = 500
     burn_in: int = 100
     thinning: int = 1
-    leapfrog_steps: int = 8
-    hyper_leapfrog_steps: int = 2
+    leapfrog_steps: int = 10
+    hyper_leapfrog_steps: int = 4
     target_acceptance: float = 0.8
 
     def __post_init__(self) -> None:
@@ -129,9 +129,8 @@ class _Chain:
             return fit + self.posterior.log_prior(hyper) - volume
 
         position = torch.linalg.solve(start.hyper_root, self.hyper - start.hyper)
-        moved, rate = hmc_move(
-            position, differentiated(target), self.hyper_step.value, self.settings.hyper_leapfrog_steps
-        )
+        turn = quarter_turn(self.hyper_step.value, self.settings.hyper_leapfrog_steps)
+        moved, rate = hmc_move(position, differentiated(target), *turn)
         if moved is not position:
             self.hyper = start.hyper + start.hyper_root @ moved
             self.scaled = self._scaled(self.hyper)
@@ -142,7 +141,8 @@ class _Chain:
         density = differentiated(
             lambda position: self.posterior.fit(scaled.features, scaled.variance, scaled.values(position))
         )
-        self.position, rate = hmc_move(self.position, density, self.step.value, self.settings.leapfrog_steps)
+        turn = quarter_turn(self.step.value, self.settings.leapfrog_steps)
+        self.position, rate = hmc_move(self.position, density, *turn)
         return rate
 
     def _scaled(self, hyper: Float[Tensor, " P"]) -> "_Scaled":

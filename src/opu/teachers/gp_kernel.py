@@ -4,8 +4,6 @@ Everything is computed in float64. Hyperparameters travel as one vector of logar
 each feature) and then the variance.
 """
 
-import math
-
 import torch
 from jaxtyping import Float, Int64
 from sklearn.cluster import KMeans
@@ -69,6 +67,11 @@ def inducing_points(x: Float[Tensor, "N D"], num_points: int) -> Float[Tensor, "
     return torch.as_tensor(clusters.cluster_centers_, dtype=x.dtype, device=x.device)
 
 
+def count_inducing(fraction: float, number: int | None, num_rows: int) -> int:
+    """How many inducing points: a number, or a share of the rows."""
+    return number or max(1, round(fraction * num_rows))
+
+
 def median_distance(x: Float[Tensor, "N D"], most: int = 1000) -> float:
     """Between different inputs, from a random choice of them where there are many."""
     some = x[torch.randperm(len(x))[:most]]
@@ -115,6 +118,14 @@ def check_rows(x: Tensor, num_features: int | None = None) -> Float[Tensor, "N D
     return x.detach().double()
 
 
+def check_inducing(fraction: float, number: int | None) -> None:
+    """Refuse settings that leave no inducing points, or more than rows."""
+    if number is None and not 0 < fraction <= 1:
+        raise ValueError(f"inducing_fraction must be above 0 and at most 1; got {fraction:g}.")
+    if number is not None and number < 1:
+        raise ValueError(f"num_inducing must be at least 1, or None for a fraction; got {number}.")
+
+
 def check_hyper(hyper: Float[Tensor, " P"], num_features: int) -> None:
     """Refuse a vector of log hyperparameters that fits no kernel on so many features."""
     if hyper.numel() not in (2, num_features + 1) or not bool(torch.isfinite(hyper).all()):
@@ -126,4 +137,4 @@ def check_hyper(hyper: Float[Tensor, " P"], num_features: int) -> None:
 
 def rows_within(memory_budget: int, bytes_per_row: int, fixed: int = 0) -> int:
     """How many rows may be computed at once; always at least one."""
-    return max(1, math.floor((memory_budget - fixed) / bytes_per_row))
+    return max(1, (memory_budget - fixed) // bytes_per_row)

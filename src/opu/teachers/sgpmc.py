@@ -17,7 +17,14 @@ from jaxtyping import Float
 from rich.progress import track
 from torch import Tensor
 
-from opu.teachers.gp_kernel import check_hyper, check_table, inducing_points, median_distance
+from opu.teachers.gp_kernel import (
+    check_hyper,
+    check_inducing,
+    check_table,
+    count_inducing,
+    inducing_points,
+    median_distance,
+)
 from opu.teachers.gp_laplace import Laplace, SparsePosterior, laplace, precision_root
 from opu.teachers.gp_likelihood import nodes
 from opu.teachers.gp_samples import GPSamples, Mixing
@@ -60,10 +67,7 @@ class SGPMCSettings:
     target_acceptance: float = 0.8
 
     def __post_init__(self) -> None:
-        if self.num_inducing is None and not 0 < self.inducing_fraction <= 1:
-            raise ValueError(f"inducing_fraction must be above 0 and at most 1; got {self.inducing_fraction:g}.")
-        if self.num_inducing is not None and self.num_inducing < 1:
-            raise ValueError(f"num_inducing must be at least 1, or None for a fraction; got {self.num_inducing}.")
+        check_inducing(self.inducing_fraction, self.num_inducing)
         counts = (self.thinning, self.leapfrog_steps, self.hyper_leapfrog_steps)
         if min(counts) < 1 or self.num_samples < 4 or self.burn_in < 0:
             raise ValueError(
@@ -77,10 +81,6 @@ class SGPMCSettings:
             )
         if not 0 < self.target_acceptance < 1:
             raise ValueError(f"target_acceptance must lie between 0 and 1; got {self.target_acceptance:g}.")
-
-    def count_inducing(self, num_rows: int) -> int:
-        """For so many training inputs."""
-        return self.num_inducing or max(1, round(self.inducing_fraction * num_rows))
 
 
 @dataclass(frozen=True)
@@ -191,8 +191,9 @@ def _posterior(x: Tensor, labels: Tensor, num_functions: int, settings: SGPMCSet
     num_lengthscales = x.shape[1] if settings.ard else 1
     centres = [log(median_distance(x))] * num_lengthscales + [log(settings.variance_centre)]
     spreads = [settings.lengthscale_spread] * num_lengthscales + [settings.variance_spread]
-    inducing = inducing_points(x, settings.count_inducing(len(x)))
+    number = count_inducing(settings.inducing_fraction, settings.num_inducing, len(x))
     rule = nodes(num_functions, x.device)
+    inducing = inducing_points(x, number)
     return SparsePosterior(x, labels, inducing, rule, x.new_tensor(centres), x.new_tensor(spreads))
 
 

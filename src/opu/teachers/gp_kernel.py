@@ -6,7 +6,6 @@ each feature) and then the variance.
 
 import torch
 from jaxtyping import Float, Int64
-from sklearn.cluster import KMeans
 from torch import Tensor, nn
 
 from opu.checks import check_inputs
@@ -58,8 +57,10 @@ def whitened_features(
 
 
 def inducing_points(x: Float[Tensor, "N D"], num_points: int) -> Float[Tensor, "M D"]:
-    """Centres of a k-means clustering of the inputs; the distinct inputs themselves where those are no more than asked for."""
-    distinct = x.unique(dim=0)
+    """Centres of a k-means clustering of the inputs, or the distinct inputs themselves where there are no more."""
+    from sklearn.cluster import KMeans  # a second of import time, which others need not wait for
+
+    distinct: Tensor = x.unique(dim=0)
     if num_points >= len(distinct):
         return distinct
     seed = int(torch.randint(2**31 - 1, ()))  # so that torch's random state decides here too

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int64
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 from torch import Tensor
 
 from opu.teachers.gp_kernel import whitened_features
@@ -20,8 +19,8 @@ FINITE_DIFFERENCE = 0.02  # in log hyperparameters, over which the evidence is c
 class SparsePosterior:
     r"""Of whitened inducing values and log hyperparameters (Hensman et al., 2015).
 
-    .. math:: \log p(v, \theta \mid y) = \sum_n \mathbb{E}_{\mathcal{N}(f_n;\, A_n v,\, k_{nn} - |A_n|^2)} \log p(y_n \mid f_n)
-              - \tfrac12 |v|^2 + \log p(\theta) + \text{const}
+    .. math:: \log p(v, \theta \mid y) = \sum_n \mathbb{E} \log p(y_n \mid f_n) - \tfrac12 |v|^2 + \log p(\theta) + c,
+              \qquad f_n \sim \mathcal{N}(A_n v, k_{nn} - |A_n|^2)
     """
 
     x: Float[Tensor, "N D"]
@@ -62,7 +61,8 @@ def precision_root(features: Float[Tensor, "N M"], curvature: Float[Tensor, "N C
     """Lower factor of ``I + A' W A`` for each function; what ties different functions together is left out."""
     identity = torch.eye(features.shape[1], dtype=features.dtype, device=features.device)
     scaled = features * curvature.T.sqrt()[..., None]
-    return torch.linalg.cholesky_ex(identity + scaled.mT @ scaled).L
+    root: Tensor = torch.linalg.cholesky_ex(identity + scaled.mT @ scaled).L
+    return root
 
 
 def solve_precision(root: Float[Tensor, "C M M"], values: Float[Tensor, "M C"]) -> Float[Tensor, "M C"]:
@@ -147,6 +147,8 @@ def laplace(posterior: SparsePosterior, num_functions: int, fixed: Float[Tensor,
 
 
 def _maximise(posterior: SparsePosterior, mode: Float[Tensor, "M C"]) -> tuple[Tensor, Tensor]:
+    from scipy.optimize import minimize  # slow to import
+
     def objective(values: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         nonlocal mode
         value, slope, mode = evidence(posterior, torch.as_tensor(values).to(mode), mode)
@@ -161,4 +163,5 @@ def _maximise(posterior: SparsePosterior, mode: Float[Tensor, "M C"]) -> tuple[T
 def _covariance_root(precision: Float[Tensor, "P P"], spread: Float[Tensor, " P"]) -> Float[Tensor, "P P"]:
     # Away from a proper maximum a direction may look flat or even upwards; the prior says how far it can be to go there.
     values, vectors = torch.linalg.eigh((precision + precision.T) / 2)
-    return vectors / values.clamp(min=float(spread.max()) ** -2).sqrt()
+    root: Tensor = vectors / values.clamp(min=float(spread.max()) ** -2).sqrt()
+    return root

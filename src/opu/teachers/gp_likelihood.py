@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from opu.teachers.gp_kernel import class_log_probabilities
 
 NUM_NODES = 20  # of the Gauss-Hermite rule for one function
-NUM_PAIRS = 32  # of quasi-random nodes for several
+NUM_PAIRS = 32  # of quasi-random nodes for several, or more where there are many
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,13 @@ def nodes(num_functions: int, device: torch.device | None = None) -> Nodes:
     """Gauss-Hermite for one function; for several, Sobol points through the normal quantile, always the same ones.
 
     The Sobol points come in pairs of opposite signs and are turned so that their covariance is the identity: polynomials
-    of the third degree are averaged exactly, and smooth functions like ``logsumexp`` to about three digits.
+    of the third degree are averaged exactly. For 3 to 40 functions ``logsumexp`` is off by less than 0.01 where their
+    variance is 1, and by less than 0.05 where it is 4.
     """
     if num_functions == 1:
         points, weights = np.polynomial.hermite_e.hermegauss(NUM_NODES)
         return Nodes(torch.tensor(points[:, None], device=device), torch.tensor(weights / weights.sum(), device=device))
-    num_pairs = max(NUM_PAIRS, 2 ** (2 * num_functions - 1).bit_length())
+    num_pairs = max(NUM_PAIRS, 2 ** (4 * num_functions - 1).bit_length())
     sobol = torch.quasirandom.SobolEngine(num_functions).draw(num_pairs, dtype=torch.float64)
     half = torch.special.ndtri(sobol + 0.5 / num_pairs)  # the first point is the corner, where the quantile is infinite
     both = torch.cat([half, -half])

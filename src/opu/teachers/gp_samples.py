@@ -104,5 +104,7 @@ class GPSamples:
         """Read what :meth:`save` wrote."""
         state = read_state(Path(path))
         if state.get("kind") != "gp_samples":
-            raise ValueError(f"{path} does not hold samples of a Gaussian process; give a file that GPSamples.save wrote.")
+            raise ValueError(
+                f"{path} does not hold samples of a Gaussian process; give a file that GPSamples.save wrote."
+            )
         return cls(state["inducing"], state["whitened"], state["hyper"], Mixing(**state["mixing"]), **options)

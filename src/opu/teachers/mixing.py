@@ -44,4 +44,5 @@ def _autocovariance(chains: Float[Tensor, "C S N"]) -> Float[Tensor, "C S N"]:
     num_draws = chains.shape[1]
     centred = chains - chains.mean(1, keepdim=True)
     spectrum = torch.fft.rfft(centred, n=2 * num_draws, dim=1)
-    return torch.fft.irfft(spectrum.abs().square(), n=2 * num_draws, dim=1)[:, :num_draws] / num_draws
+    lags: Tensor = torch.fft.irfft(spectrum.abs().square(), n=2 * num_draws, dim=1)
+    return lags[:, :num_draws] / num_draws

@@ -3,9 +3,12 @@ r"""Monte Carlo for sparse Gaussian processes (Hensman, Matthews, Filippone and 
 Whitened values at inducing points and the kernel's hyperparameters are sampled by Hamiltonian Monte Carlo, in two blocks.
 The paper draws inducing points from the inputs at random; here they are the centres of a k-means clustering.
 
-A sweep first moves the hyperparameters :math:`\theta` along the ridge on which the most likely values lie: what stays
-fixed is :math:`v - J \theta`, where :math:`J` says how the mode follows :math:`\theta`. Then it moves the values
-:math:`v` given :math:`\theta`, in coordinates in which a Laplace approximation is a standard normal.
+Both blocks see the values :math:`v` in coordinates :math:`z` in which Laplace's approximation is a standard normal,
+
+.. math:: v = m(\theta) + R(\theta)^{-\top} z, \qquad R R^\top = I + A(\theta)^\top W A(\theta)
+
+with the mode :math:`m` followed along its tangent and :math:`W` from the start. A sweep moves the hyperparameters with
+:math:`z` held still, so that the values go along, and then :math:`z`.
 """
 
 import warnings
@@ -94,7 +97,7 @@ class _Scaled:
 
     def values(self, position: Float[Tensor, "M C"]) -> Float[Tensor, "M C"]:
         """The whitened values at a position."""
-        away = torch.linalg.solve_triangular(self.root.mT, position.T[..., None], upper=True)
+        away: Tensor = torch.linalg.solve_triangular(self.root.mT, position.T[..., None], upper=True)
         return self.centre + away.squeeze(-1).T
 
 
@@ -145,7 +148,7 @@ class _Chain:
         self.position, rate = hmc_move(self.position, density, *turn)
         return rate
 
-    def _scaled(self, hyper: Float[Tensor, " P"]) -> "_Scaled":
+    def _scaled(self, hyper: Float[Tensor, " P"]) -> _Scaled:
         features, variance = self.posterior.features(hyper)
         centre = self.start.mode + torch.einsum("p,pmc->mc", hyper - self.start.hyper, self.start.ridge)
         return _Scaled(features, variance, centre, precision_root(features, self.start.curvature))
@@ -206,20 +209,20 @@ def _collect(chain: _Chain, progress: bool) -> GPSamples:
         whitened.append(chain.scaled.values(chain.position))
         hyper.append(chain.hyper)
         logits.append((chain.scaled.features[watched] @ whitened[-1]).flatten())
-    mixing = _mixing(torch.stack(logits), torch.stack(hyper), torch.tensor(rates).mean(0))
+    moving = torch.stack(logits if chain.fixed else [torch.cat(pair) for pair in zip(logits, hyper, strict=True)])
+    mixing = _mixing(moving, len(logits[0]), torch.tensor(rates).mean(0))
     complaint = mixing.complaint(settings.num_samples)
     if complaint:
         warnings.warn(complaint, stacklevel=3)
     return GPSamples(chain.posterior.inducing, torch.stack(whitened), torch.stack(hyper), mixing)
 
 
-def _mixing(logits: Float[Tensor, "S N"], hyper: Float[Tensor, "S P"], rates: Float[Tensor, "2"]) -> Mixing:
-    everything = torch.cat([logits, hyper], 1)[None]
-    sizes = effective_sample_size(everything)
+def _mixing(moving: Float[Tensor, "S Q"], num_logits: int, rates: Float[Tensor, "2"]) -> Mixing:
+    sizes = effective_sample_size(moving[None])
     return Mixing(
         acceptance=float(rates[0]),
         hyper_acceptance=float(rates[1]),
-        logit_ess=float(sizes[: logits.shape[1]].median()),
+        logit_ess=float(sizes[:num_logits].median()),
         least_ess=float(sizes.min()),
-        r_hat=float(split_r_hat(everything).max()),
+        r_hat=float(split_r_hat(moving[None]).max()),
     )

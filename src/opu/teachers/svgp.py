@@ -156,7 +156,8 @@ def svgp(x: Tensor, labels: Tensor, settings: SVGPSettings | None = None, *, pro
     trace, converged = _train(model, x, labels, num_functions, settings, progress)
     if not converged:
         warnings.warn(
-            f"the variational Gaussian process was still improving after {len(trace)} steps: raise max_steps.", stacklevel=2
+            f"the variational Gaussian process was still improving after {len(trace)} steps: raise max_steps.",
+            stacklevel=2,
         )
     inducing, mean, root, hyper = model.state()
     hyper[:-1] += log(unit)

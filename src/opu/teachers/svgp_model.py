@@ -12,7 +12,9 @@ from opu.teachers.gp_likelihood import Nodes, expected_log_likelihood
 try:
     import gpytorch
 except ImportError as error:
-    raise ImportError('a variational Gaussian process needs GPyTorch; install it with: pip install "opu[gp]".') from error
+    raise ImportError(
+        'a variational Gaussian process needs GPyTorch; install it with: pip install "opu[gp]".'
+    ) from error
 
 
 class SparseGP(gpytorch.models.ApproximateGP):  # type: ignore[misc]
@@ -27,7 +29,11 @@ class SparseGP(gpytorch.models.ApproximateGP):  # type: ignore[misc]
     def __init__(self, inducing: Float[Tensor, "M D"], num_functions: int, hyper: Float[Tensor, " P"]) -> None:
         distribution = gpytorch.variational.CholeskyVariationalDistribution(len(inducing), torch.Size([num_functions]))
         strategy = gpytorch.variational.VariationalStrategy(
-            self, inducing.clone(), distribution, learn_inducing_locations=True, jitter_val=JITTER * float(hyper[-1].exp())
+            self,
+            inducing.clone(),
+            distribution,
+            learn_inducing_locations=True,
+            jitter_val=JITTER * float(hyper[-1].exp()),
         )
         super().__init__(strategy)
         num_lengthscales = len(hyper) - 1
@@ -45,7 +51,8 @@ class SparseGP(gpytorch.models.ApproximateGP):  # type: ignore[misc]
         """The evidence's lower bound for each row, estimated from a batch of them."""
         marginal = self(x)
         fit = expected_log_likelihood(marginal.mean.T, marginal.variance.T, labels, rule).mean()
-        return fit - self.variational_strategy.kl_divergence().sum() / num_rows
+        bound: Tensor = fit - self.variational_strategy.kl_divergence().sum() / num_rows
+        return bound
 
     def state(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """What marginals are made of: inducing points, mean and factor of the whitened values, log hyperparameters."""

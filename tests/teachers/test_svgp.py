@@ -14,10 +14,13 @@ from opu.teachers import SVGP, SVGPSettings, svgp
 from opu.teachers.gp_kernel import whitened_features
 from opu.teachers.svgp import _batches, _Plateau
 
+SETTINGS = SVGPSettings(num_inducing=8, tolerance=1e-6, window=25, learning_rate=0.02)
 
-def problem(num_rows=60):
-    x = torch.randn(num_rows, 2)
-    return x, (x[:, 0] + 0.5 * torch.randn(num_rows) > 0).long()
+
+def problem(num_rows=100):
+    """Noisy labels that go up and down, so that the data have a lengthscale and a variance."""
+    x = 6 * torch.rand(num_rows, 1) - 3
+    return x, torch.bernoulli((2 * (2 * x[:, 0]).sin()).sigmoid()).long()
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +28,7 @@ def fitted():
     pytest.importorskip("gpytorch")
     torch.manual_seed(1)
     x, labels = problem()
-    settings = SVGPSettings(num_inducing=6, tolerance=1e-6, num_falls=3)
-    return svgp(x, labels, settings), x, labels
+    return svgp(x, labels, SETTINGS), x, labels
 
 
 def by_hand(num_functions=1, num_inducing=4, **options):
@@ -40,9 +42,8 @@ def by_hand(num_functions=1, num_inducing=4, **options):
 def test_the_bound_rises_and_ends_where_it_stands_still(fitted):
     teacher, _, _ = fitted
     assert teacher.converged
-    averages = teacher.elbo.reshape(-1, 100).mean(1)
-    assert float(averages[-1]) > float(averages[0]) + 0.01
-    assert float(averages[-1]) > float(teacher.elbo[0])
+    averages = teacher.elbo.reshape(-1, SETTINGS.window).mean(1)
+    assert float(averages[-1]) > float(teacher.elbo[0]) + 1e-3
     assert float(averages[-1] - averages[-2]) < 1e-6
     assert float(averages.max() - averages[-1]) < 1e-5
     assert float(averages[-1]) < 0
@@ -61,17 +62,17 @@ def test_the_optimum_is_the_one_that_gaussian_variational_inference_must_have(fi
         features.T @ (labels - p @ weights),
         teacher.mean.squeeze(1),
         rtol=0,
-        atol=0.02 * float(teacher.mean.abs().max()),
+        atol=2e-3,
     )
-    precision = torch.eye(6) + features.T @ ((p * (1 - p)) @ weights * features.T).T
+    precision = torch.eye(8) + features.T @ ((p * (1 - p)) @ weights * features.T).T
     covariance = teacher.root[0] @ teacher.root[0].T
-    torch.testing.assert_close(covariance, torch.linalg.inv(precision), rtol=0, atol=0.02)
+    torch.testing.assert_close(covariance, torch.linalg.inv(precision), rtol=0, atol=1e-4)
 
 
 def test_the_fit_is_good(fitted):
     teacher, x, labels = fitted
     probabilities = teacher(x, 300).exp().mean(0)
-    assert float((probabilities.argmax(-1) == labels).double().mean()) > 0.75
+    assert float((probabilities.argmax(-1) == labels).double().mean()) > 0.65
 
 
 def test_marginals_are_those_that_gpytorch_computes():
@@ -79,13 +80,13 @@ def test_marginals_are_those_that_gpytorch_computes():
     from opu.teachers.svgp_model import SparseGP
 
     for num_functions, hyper in ((1, [0.2, 0.5]), (3, [0.2, -0.3, 0.5])):
-        model = SparseGP(torch.randn(5, 2).double(), num_functions, torch.tensor(hyper).double())
-        model(torch.randn(3, 2).double())  # the first call sets the variational distribution to the prior
-        whitened = model.variational_strategy._variational_distribution
-        torch.nn.init.normal_(whitened.variational_mean)
-        torch.nn.init.normal_(whitened.chol_variational_covar)
-        teacher = SVGP(*model.state(), torch.zeros(1).double(), True)
-        torch.testing.assert_close(teacher.hyper, torch.tensor(hyper).double(), rtol=1e-6, atol=1e-9)
+        mean, root = torch.randn(5, num_functions).double(), torch.randn(num_functions, 5, 5).double().tril()
+        start = torch.randn(5, 2).double(), mean, root, torch.tensor(hyper).double()
+        model = SparseGP(*start)
+        model(torch.randn(3, 2).double())
+        for mine, theirs in zip(start, model.state(), strict=True):
+            torch.testing.assert_close(theirs, mine, rtol=1e-6, atol=1e-9)
+        teacher = SVGP(*start, torch.zeros(1).double(), True)
         x = torch.randn(7, 2).double()
         mean, variance = teacher.marginals(x)
         theirs = model.eval()(x)
@@ -125,10 +126,10 @@ def test_units_do_not_matter_and_flipped_labels_flip_the_answer(fitted):
     mean, variance = teacher.marginals(x)
     torch.manual_seed(1)
     problem()  # so that the same random numbers follow
-    scaled = svgp(1000 * x, 1 - labels, SVGPSettings(num_inducing=6, tolerance=1e-6, num_falls=3))
+    scaled = svgp(1000 * x, 1 - labels, SETTINGS)
     other_mean, other_variance = scaled.marginals(1000 * x)
-    torch.testing.assert_close(other_mean, -mean, rtol=0, atol=0.05)
-    torch.testing.assert_close(other_variance, variance, rtol=0.05, atol=0.01)
+    torch.testing.assert_close(other_mean, -mean, rtol=0, atol=1e-3)
+    torch.testing.assert_close(other_variance, variance, rtol=1e-3, atol=1e-3)
 
 
 def test_a_small_memory_budget_gives_the_same_answer():

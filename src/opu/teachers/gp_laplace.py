@@ -125,29 +125,35 @@ class Laplace:
     curvature: Float[Tensor, "N C"]  # of the likelihood at the mode
 
 
-def laplace(posterior: SparsePosterior, num_functions: int, fixed: Float[Tensor, " P"] | None = None) -> Laplace:
-    """Maximise the evidence over the hyperparameters, unless they are fixed, and measure its curvature there."""
-    zeros = posterior.x.new_zeros(len(posterior.inducing), num_functions)
-    hyper, mode = _maximise(posterior, zeros) if fixed is None else (fixed, zeros)
+def laplace(posterior: SparsePosterior, num_functions: int) -> Laplace:
+    """Maximise the evidence over the hyperparameters, and measure its curvature there."""
+    hyper, mode = maximise_evidence(posterior, num_functions)
+    slopes, modes = [], []
+    for shift in FINITE_DIFFERENCE * torch.eye(len(hyper), dtype=hyper.dtype, device=hyper.device):
+        _, up, mode_up = evidence(posterior, hyper + shift, mode)
+        _, down, mode_down = evidence(posterior, hyper - shift, mode)
+        slopes.append((up - down) / (2 * FINITE_DIFFERENCE))
+        modes.append((mode_up - mode_down) / (2 * FINITE_DIFFERENCE))
+    root = _covariance_root(-torch.stack(slopes), posterior.prior_spread)
     features, variance = posterior.features(hyper)
-    mode = find_mode(posterior, features, variance, mode)
-    num_hyper = len(hyper)
-    ridge = zeros.expand(num_hyper, -1, -1)
-    root = torch.zeros(num_hyper, num_hyper, dtype=zeros.dtype, device=zeros.device)
-    if fixed is None:
-        slopes = []
-        modes = []
-        for shift in FINITE_DIFFERENCE * torch.eye(num_hyper, dtype=zeros.dtype, device=zeros.device):
-            _, up, mode_up = evidence(posterior, hyper + shift, mode)
-            _, down, mode_down = evidence(posterior, hyper - shift, mode)
-            slopes.append((up - down) / (2 * FINITE_DIFFERENCE))
-            modes.append((mode_up - mode_down) / (2 * FINITE_DIFFERENCE))
-        ridge, root = torch.stack(modes), _covariance_root(-torch.stack(slopes), posterior.prior_spread)
-    return Laplace(hyper, mode, ridge, root, posterior.curvature(features, variance, mode))
+    return Laplace(hyper, mode, torch.stack(modes), root, posterior.curvature(features, variance, mode))
 
 
-def _maximise(posterior: SparsePosterior, mode: Float[Tensor, "M C"]) -> tuple[Tensor, Tensor]:
+def laplace_at(posterior: SparsePosterior, num_functions: int, hyper: Float[Tensor, " P"]) -> Laplace:
+    """The same for hyperparameters that are fixed and will not move."""
+    features, variance = posterior.features(hyper)
+    mode = find_mode(posterior, features, variance, hyper.new_zeros(len(posterior.inducing), num_functions))
+    still = hyper.new_zeros(len(hyper), *mode.shape), hyper.new_zeros(len(hyper), len(hyper))
+    return Laplace(hyper, mode, *still, posterior.curvature(features, variance, mode))
+
+
+def maximise_evidence(
+    posterior: SparsePosterior, num_functions: int
+) -> tuple[Float[Tensor, " P"], Float[Tensor, "M C"]]:
+    """The most likely hyperparameters, and the most likely whitened values given them."""
     from scipy.optimize import minimize  # slow to import
+
+    mode = posterior.x.new_zeros(len(posterior.inducing), num_functions)
 
     def objective(values: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         nonlocal mode
@@ -157,7 +163,9 @@ def _maximise(posterior: SparsePosterior, mode: Float[Tensor, "M C"]) -> tuple[T
     start, spread = posterior.prior_mean.cpu().numpy(), posterior.prior_spread.cpu().numpy()
     bounds = list(zip(start - 4 * spread, start + 4 * spread, strict=True))
     best = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 50, "gtol": 1e-2})
-    return torch.as_tensor(best.x).to(mode), mode
+    hyper = torch.as_tensor(best.x).to(mode)
+    features, variance = posterior.features(hyper)
+    return hyper, find_mode(posterior, features, variance, mode)
 
 
 def _covariance_root(precision: Float[Tensor, "P P"], spread: Float[Tensor, " P"]) -> Float[Tensor, "P P"]:

@@ -28,7 +28,7 @@ from opu.teachers.gp_kernel import (
     inducing_points,
     median_distance,
 )
-from opu.teachers.gp_laplace import Laplace, SparsePosterior, laplace, precision_root
+from opu.teachers.gp_laplace import Laplace, SparsePosterior, laplace, laplace_at, precision_root
 from opu.teachers.gp_likelihood import nodes
 from opu.teachers.gp_samples import GPSamples, Mixing
 from opu.teachers.hmc import StepSize, differentiated, hmc_move, quarter_turn
@@ -181,7 +181,8 @@ def sgpmc(
         check_hyper(hyper, x.shape[1])
         hyper = hyper.to(x)
     posterior = _posterior(x, labels, num_functions, settings)
-    chain = _Chain(posterior, laplace(posterior, num_functions, hyper), settings, fixed=hyper is not None)
+    start = laplace(posterior, num_functions) if hyper is None else laplace_at(posterior, num_functions, hyper)
+    chain = _Chain(posterior, start, settings, fixed=hyper is not None)
     for _ in track(range(settings.burn_in), "burn-in", disable=not progress, transient=True):
         chain.adapt(chain.sweep())
     if settings.burn_in:

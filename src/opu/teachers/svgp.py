@@ -29,6 +29,7 @@ from opu.teachers.gp_kernel import (
     rows_within,
     whitened_features,
 )
+from opu.teachers.gp_laplace import SparsePosterior, maximise_evidence, precision_root
 from opu.teachers.gp_likelihood import nodes
 
 
@@ -150,9 +151,7 @@ def svgp(x: Tensor, labels: Tensor, settings: SVGPSettings | None = None, *, pro
     x, labels, num_functions = check_table(x, labels)
     unit = median_distance(x)  # steps of one size suit inducing points only where distances are about 1
     x = x / unit
-    number = count_inducing(settings.inducing_fraction, settings.num_inducing, len(x))
-    hyper = x.new_tensor([0.0] * (x.shape[1] if settings.ard else 1) + [log(4.0)])
-    model = SparseGP(inducing_points(x, number), num_functions, hyper)
+    model = SparseGP(*_start(x, labels, num_functions, settings))
     trace, converged = _train(model, x, labels, num_functions, settings, progress)
     if not converged:
         warnings.warn(
@@ -162,6 +161,22 @@ def svgp(x: Tensor, labels: Tensor, settings: SVGPSettings | None = None, *, pro
     inducing, mean, root, hyper = model.state()
     hyper[:-1] += log(unit)
     return SVGP(inducing * unit, mean, root, hyper, torch.tensor(trace, dtype=torch.float64), converged)
+
+
+def _start(
+    x: Tensor, labels: Tensor, num_functions: int, settings: SVGPSettings
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Laplace's approximation, from which Adam has a short way to go."""
+    number = count_inducing(settings.inducing_fraction, settings.num_inducing, len(x))
+    num_lengthscales = x.shape[1] if settings.ard else 1
+    centres = x.new_tensor([0.0] * num_lengthscales + [log(4.0)])
+    spreads = x.new_tensor([1.0] * num_lengthscales + [1.5])
+    rule = nodes(num_functions, x.device)
+    posterior = SparsePosterior(x, labels, inducing_points(x, number), rule, centres, spreads)
+    hyper, mode = maximise_evidence(posterior, num_functions)
+    features, variance = posterior.features(hyper)
+    precision = precision_root(features, posterior.curvature(features, variance, mode))
+    return posterior.inducing, mode, torch.linalg.cholesky(torch.cholesky_inverse(precision)), hyper
 
 
 def _train(

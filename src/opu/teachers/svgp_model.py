@@ -22,12 +22,19 @@ class SparseGP(gpytorch.models.ApproximateGP):  # type: ignore[misc]
 
     Args:
         inducing: Where the inducing points begin.
-        num_functions: One for two classes, else one for each class.
+        mean: Of the whitened values to begin with, for one function (two classes) or one for each class.
+        root: Lower factors of their covariances to begin with.
         hyper: Log lengthscales and log variance to begin with.
     """
 
-    def __init__(self, inducing: Float[Tensor, "M D"], num_functions: int, hyper: Float[Tensor, " P"]) -> None:
-        distribution = gpytorch.variational.CholeskyVariationalDistribution(len(inducing), torch.Size([num_functions]))
+    def __init__(
+        self,
+        inducing: Float[Tensor, "M D"],
+        mean: Float[Tensor, "M C"],
+        root: Float[Tensor, "C M M"],
+        hyper: Float[Tensor, " P"],
+    ) -> None:
+        distribution = gpytorch.variational.CholeskyVariationalDistribution(len(inducing), torch.Size([len(root)]))
         strategy = gpytorch.variational.VariationalStrategy(
             self,
             inducing.clone(),
@@ -42,6 +49,9 @@ class SparseGP(gpytorch.models.ApproximateGP):  # type: ignore[misc]
         self.to(inducing)
         kernel.lengthscale = hyper[:-1].exp()
         self.covariance.outputscale = hyper[-1].exp()
+        distribution.variational_mean.data.copy_(mean.T)
+        distribution.chol_variational_covar.data.copy_(root)
+        strategy.variational_params_initialized.fill_(1)  # or the first call would put the prior in place of these
 
     def forward(self, x: Tensor) -> Any:
         """The prior at some inputs: mean 0."""

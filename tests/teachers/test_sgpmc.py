@@ -48,8 +48,8 @@ def latent_draws(teacher, x):
 
 
 def test_functions_have_the_posterior_when_every_input_is_an_inducing_point():
-    teacher = sgpmc(X, LABELS, SGPMCSettings(inducing_fraction=1.0, num_samples=1500), hyper=HYPER)
-    draws = prior_draws(HYPER, 300_000).squeeze(-1)
+    teacher = sgpmc(X, LABELS, SGPMCSettings(inducing_fraction=1.0, num_samples=1000), hyper=HYPER)
+    draws = prior_draws(HYPER, 200_000).squeeze(-1)
     signs = 2 * LABELS - 1
     weights = torch.nn.functional.logsigmoid(signs * draws[:, : len(X)]).sum(1).softmax(0)
     assert_same_mean_and_spread(latent_draws(teacher, torch.cat([X, NEW])), draws, weights)
@@ -57,19 +57,19 @@ def test_functions_have_the_posterior_when_every_input_is_an_inducing_point():
 
 def test_functions_of_three_classes_have_the_posterior():
     labels = torch.tensor([0, 0, 1, 0, 1, 2, 2])
-    teacher = sgpmc(X, labels, SGPMCSettings(inducing_fraction=1.0, num_samples=1200), hyper=HYPER)
-    draws = prior_draws(HYPER, 300_000, 3).log_softmax(-1)
+    teacher = sgpmc(X, labels, SGPMCSettings(inducing_fraction=1.0, num_samples=800), hyper=HYPER)
+    draws = prior_draws(HYPER, 200_000, 3).log_softmax(-1)
     weights = draws[:, torch.arange(len(X)), labels].sum(1).softmax(0)
-    particles = teacher(torch.cat([X, NEW]), 1200).double()
-    torch.testing.assert_close(particles.exp().sum(-1), torch.ones(1200, 11).double(), rtol=0, atol=1e-6)
+    particles = teacher(torch.cat([X, NEW]), 800).double()
+    torch.testing.assert_close(particles.exp().sum(-1), torch.ones(800, 11).double(), rtol=0, atol=1e-6)
     assert_same_mean_and_spread(particles.flatten(1).exp(), draws.flatten(1).exp(), weights)
 
 
 def test_hyperparameters_and_functions_have_their_joint_posterior():
-    settings = SGPMCSettings(inducing_fraction=1.0, num_samples=1500, variance_spread=1.0)
+    settings = SGPMCSettings(inducing_fraction=1.0, num_samples=700, variance_spread=1.0)
     teacher = sgpmc(X, LABELS, settings)
     centre = torch.tensor([math.log(median_distance(X)), math.log(4.0)]).double()
-    hyper = centre + torch.randn(200_000, 2).double()
+    hyper = centre + torch.randn(100_000, 2).double()
     draws = prior_draws(hyper, len(hyper)).squeeze(-1)
     signs = 2 * LABELS - 1
     weights = torch.nn.functional.logsigmoid(signs * draws[:, : len(X)]).sum(1).softmax(0)
@@ -166,7 +166,7 @@ def test_one_random_state_gives_one_chain():
     chains = []
     for _ in range(2):
         torch.manual_seed(9)
-        chains.append(sgpmc(x, labels, SGPMCSettings(num_inducing=4, num_samples=10, burn_in=5)))
+        chains.append(sgpmc(x, labels, SGPMCSettings(num_inducing=4, num_samples=60, burn_in=30)))
     assert torch.equal(chains[0].whitened, chains[1].whitened)
     assert torch.equal(chains[0].hyper, chains[1].hyper)
 

@@ -174,11 +174,12 @@ def test_a_plateau_is_a_window_that_has_not_risen():
     assert answers == [False, False, False, False, False, True]
 
 
-def test_an_epoch_has_every_row_once():
+def test_an_epoch_has_every_row_once_in_batches_of_about_one_size():
     batches = _batches(10, 4)
     for _ in range(2):
-        rows = torch.cat(list(itertools.islice(batches, 3)))
-        assert sorted(rows.tolist()) == list(range(10))
+        epoch = list(itertools.islice(batches, 3))
+        assert [len(rows) for rows in epoch] == [4, 3, 3]
+        assert sorted(torch.cat(epoch).tolist()) == list(range(10))
     assert next(_batches(3, 4)).tolist() == [0, 1, 2]
 
 

@@ -149,6 +149,7 @@ class _Chain:
         return rate
 
     def _scaled(self, hyper: Float[Tensor, " P"]) -> _Scaled:
+        # Only the hyperparameters may decide on the coordinates; where the values are now may not, or the chain is biased.
         features, variance = self.posterior.features(hyper)
         centre = self.start.mode + torch.einsum("p,pmc->mc", hyper - self.start.hyper, self.start.ridge)
         return _Scaled(features, variance, centre, precision_root(features, self.start.curvature))

@@ -8,7 +8,7 @@ logistic-normal and particles are exact draws, as many as are asked for.
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import inf, log
+from math import ceil, inf, log
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ class SVGPSettings:
         inducing_fraction: Inducing points, as a share of the training inputs.
         num_inducing: Their number, where it should not be a share.
         ard: A lengthscale for each feature in place of one for all.
-        batch_size: Rows of each step; all of them where there are no more.
+        batch_size: Rows of each step, at most; all of them where there are no more.
         learning_rate: Of Adam, to begin with; it falls tenfold whenever the bound stands still.
         num_falls: How often it may fall before training ends.
         window: Steps whose average bound is compared with the best average so far.
@@ -219,7 +219,8 @@ class _Plateau:
 
 
 def _batches(num_rows: int, batch_size: int) -> Iterator[Int64[Tensor, " B"]]:
-    """Rows of one batch after the other, for ever; each epoch in a new order, without repetition."""
+    """Rows of one batch after the other, for ever; each epoch in a new order, in batches of one size or one less."""
+    num_batches = ceil(num_rows / batch_size)
     while True:
-        order = torch.arange(num_rows) if num_rows <= batch_size else torch.randperm(num_rows)
-        yield from order.split(batch_size)
+        order = torch.arange(num_rows) if num_batches == 1 else torch.randperm(num_rows)
+        yield from order.tensor_split(num_batches)

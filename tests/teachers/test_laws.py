@@ -7,7 +7,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from opu.teachers import Ensemble, Function, LogisticSamples, MCDropout, ParticleBank, Teacher, WeightSamples
+from opu.teachers import (
+    SVGP,
+    Ensemble,
+    Function,
+    GPSamples,
+    LogisticSamples,
+    MCDropout,
+    ParticleBank,
+    Teacher,
+    WeightSamples,
+)
+from opu.teachers.gp_samples import GPMixing
 
 K, ROWS = 3, 6
 
@@ -62,6 +73,16 @@ def function() -> Case:
     )
 
 
+def gp_samples(**options) -> Case:
+    samples = torch.randn(5, 4).double(), torch.randn(7, 5, K).double(), torch.randn(7, 2).double()
+    return Case(GPSamples(*samples, GPMixing(0.8, 0.8, 5.0, 5.0, 1.0), **options))
+
+
+def svgp() -> Case:
+    values = torch.randn(5, 4).double(), torch.randn(5, K).double(), torch.randn(K, 5, 5).double().tril()
+    return Case(SVGP(*values, torch.zeros(2).double(), torch.zeros(1).double(), True))
+
+
 CASES = {
     "mc dropout": mc_dropout,
     "mc dropout, consistent": lambda: mc_dropout(consistent=True),
@@ -74,6 +95,9 @@ CASES = {
     "bank of logits": lambda: bank("logits"),
     "bank of log-probabilities": lambda: bank("log_probabilities"),
     "function": function,
+    "gaussian process samples": gp_samples,
+    "gaussian process samples, little memory": lambda: gp_samples(memory_budget=2000),
+    "variational gaussian process": svgp,
 }
 FINITE = {name: make for name, make in CASES.items() if name.startswith(("weight", "logistic", "ensemble", "bank"))}
 every = pytest.mark.parametrize("make", CASES.values(), ids=CASES)

@@ -4,25 +4,34 @@ from opu.teachers.base import Teacher
 from opu.teachers.diagnostics import Mixing
 from opu.teachers.ensemble import Ensemble
 from opu.teachers.function import Function
+from opu.teachers.gp_samples import GPSamples
 from opu.teachers.logistic import GibbsSettings, polya_gamma
 from opu.teachers.logistic_samples import LogisticSamples
 from opu.teachers.mc_dropout import MCDropout
 from opu.teachers.particle_bank import ParticleBank
 from opu.teachers.sgld import Chain, LangevinSettings, sgld
+from opu.teachers.sgpmc import SGPMCSettings, sgpmc
+from opu.teachers.svgp import SVGP, SVGPSettings, svgp
 from opu.teachers.weight_samples import WeightSamples
 
 __all__ = [
+    "SVGP",
     "Chain",
     "Ensemble",
     "Function",
+    "GPSamples",
     "GibbsSettings",
     "LangevinSettings",
     "LogisticSamples",
     "MCDropout",
     "Mixing",
     "ParticleBank",
+    "SGPMCSettings",
+    "SVGPSettings",
     "Teacher",
     "WeightSamples",
     "polya_gamma",
     "sgld",
+    "sgpmc",
+    "svgp",
 ]

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath.ctx_mp import MPContext
 
+from opu import students
 from opu.students import Bounded, Exp, Softplus
-from opu.students.links import parse_link
+from opu.students.links import bounds_for, parse_link
 
 mp = MPContext()
 mp.dps = 40
@@ -129,3 +130,28 @@ def test_bounds_that_do_not_rise_are_refused(low, high):
 def test_infinite_bounds_which_would_answer_with_nan_are_refused(low, high):
     with pytest.raises(ValueError, match="bounds"):
         Bounded(low, high)
+
+
+@pytest.mark.parametrize("link", [Exp(), Softplus(), Bounded(-2.0, 7.0)], ids=str)
+@given(g=st.floats(-1.8, 6.5))
+def test_the_inverse_of_a_link_leads_back(link, g):
+    assert float(link(torch.tensor([link.inverse(g)], dtype=torch.float64))) == pytest.approx(g, abs=1e-6)
+
+
+def test_the_inverse_of_bounds_stays_finite_beyond_them():
+    for g in (-50.0, 50.0, math.inf):
+        assert abs(Bounded(-2.0, 7.0).inverse(g)) < 5
+
+
+def test_bounds_leave_room_above_what_was_fitted_but_not_without_end():
+    assert bounds_for(torch.zeros(10)) == Bounded(-2.0, 7.0)
+    assert bounds_for(torch.full((10,), 9.0)) == Bounded(-2.0, 10.0)
+    assert bounds_for(torch.tensor([1.0, 60.0, 60.0, 60.0])) == Bounded(-2.0, 12.0)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_student_starts_about_the_precision_it_is_told(shared):
+    student = students.mlp(4, 3, (16,), shared_trunk=shared).start_precision_at(5.0)
+    with torch.no_grad():
+        started = student(0.1 * torch.randn(50, 4)).log_precision
+    assert float((started - 5.0).abs().max()) < 1.0

@@ -17,6 +17,10 @@ class Exp:
         """The log-precision."""
         return z
 
+    def inverse(self, log_precision: float) -> float:
+        """The ``z`` that gives a log-precision."""
+        return log_precision
+
     def __str__(self) -> str:
         return "exp"
 
@@ -30,6 +34,11 @@ class Softplus:
         # log(softplus(z)) tends to z - e^z/2; below -15 the difference is lost in float32 but the logarithm is not safe.
         safe = z.clamp(min=-15)
         return torch.where(z < -15, z, torch.nn.functional.softplus(safe).log())
+
+    def inverse(self, log_precision: float) -> float:
+        """The ``z`` that gives a log-precision."""
+        precision = math.exp(log_precision)
+        return precision + math.log(-math.expm1(-precision))
 
     def __str__(self) -> str:
         return "softplus"
@@ -50,12 +59,28 @@ class Bounded:
         """The log-precision."""
         return self.low + (self.high - self.low) * torch.sigmoid(z)
 
+    def inverse(self, log_precision: float) -> float:
+        """The ``z`` that gives a log-precision; beyond the bounds, one that comes near them."""
+        share = (log_precision - self.low) / (self.high - self.low)
+        share = min(max(share, 0.01), 0.99)
+        return math.log(share / (1 - share))
+
     def __str__(self) -> str:
         # In full, since a saved student is built again from this text.
         return f"bounded({float(self.low)!r}, {float(self.high)!r})"
 
 
 Link = Exp | Softplus | Bounded
+
+
+def bounds_for(log_precision: Float[Tensor, " B"]) -> Bounded:
+    """Bounds that leave room above the log-precisions that were fitted to a teacher's particles, input by input.
+
+    The default suits networks on images. A posterior given thousands of rows of a table can be sharper, and a student
+    that may not follow it answers with intervals that are too wide. Particles that all coincide ask for infinity, which
+    no student needs to follow.
+    """
+    return Bounded(-2.0, min(max(7.0, float(log_precision.float().quantile(0.9)) + 1.0), 12.0))
 
 
 def parse_link(link: Link | str) -> Link:

@@ -78,6 +78,12 @@ class Student(nn.Module):
             w.copy_(start)
         return self
 
+    def start_precision_at(self, log_precision: float) -> "Student":
+        """Start the precision network about a value, such as the median of what fits the teacher's particles."""
+        last = [layer for layer in self.precision_net.modules() if isinstance(layer, nn.Linear)][-1]
+        nn.init.constant_(last.bias, self.link.inverse(log_precision))
+        return self
+
     def save(self, folder: str | Path) -> None:
         """Write ``config.json`` and ``model.safetensors`` into a folder; :func:`opu.load` reads them."""
         from opu.students.store import save

@@ -39,7 +39,7 @@ def demo(
 
 @app.command()
 def reproduce(
-    table: Annotated[str, typer.Argument(help="mnist, emnist, or figure.")],
+    table: Annotated[str, typer.Argument(help="mnist, emnist, blr, gp, or figure.")],
     out: Annotated[Path, typer.Option(help="Folder for results, models and logs; a stopped run goes on there.")] = Path(
         "runs/reproduce"
     ),
@@ -55,15 +55,21 @@ def reproduce(
     from opu.experiments.reproduce import reproduce as run
     from opu.experiments.rows import TABLES
     from opu.experiments.table import show
+    from opu.experiments.tabular.reproduce import reproduce_tabular
+    from opu.experiments.tabular.setups import SETUPS
+    from opu.experiments.tabular.table import show as show_tabular
 
     if table == "figure":
         if rows or quick:
             raise ValueError("the figure is drawn whole, so --rows and --quick do not go with it; leave them out.")
         figure.draw(out, seed=_numbers(seeds)[0])
         return
-    if table not in TABLES:
-        raise ValueError(f"what can be reproduced is {', '.join(TABLES)} and figure; got {table!r}.")
     wanted = [text.strip() for text in rows.split(",") if text.strip()]
+    if table in SETUPS:
+        show_tabular(reproduce_tabular(table, out, seeds=_numbers(seeds), rows=wanted, quick=quick))
+        return
+    if table not in TABLES:
+        raise ValueError(f"what can be reproduced is {', '.join([*TABLES, *SETUPS])} and figure; got {table!r}.")
     show(*run(table, out, seeds=_numbers(seeds), rows=wanted, device=device, quick=quick))
 
 

@@ -78,7 +78,7 @@ def beside_the_paper(records: list[Record], times: Record) -> tuple[list[str], l
     for name, rows in _by_row(records):
         theirs = numbers.get(in_paper.get(name) or "")
         accuracy = None if theirs is None else f"{theirs['accuracy']:.1f}"
-        line = [name, _beside(_spread([row["accuracy"] for row in rows]), accuracy)]
+        line = [name, _beside(spread([row["accuracy"] for row in rows]), accuracy)]
         for task in tasks:
             for position, metric in enumerate(("auroc", "aupr")):
                 line.append(_beside(_best(rows, task, metric), _theirs(theirs, task, position)))
@@ -96,7 +96,7 @@ def detection(records: list[Record]) -> tuple[list[str], list[list[str]]]:
         for label, measures in _fixed(rows[0]):
             cells = [_best(rows, task, "auroc", measures, letter=len(measures) > 1) for task in sets]
             lines.append([f"{name}: {label}", *cells])
-    trivial = [_spread([max(record["trivial"][task].values()) for record in records]) for task in sets[1:]]
+    trivial = [spread([max(record["trivial"][task].values()) for record in records]) for task in sets[1:]]
     return ["", *[_NAMES[task] for task in sets]], [*lines, ["best trivial detector", "", *trivial]]
 
 
@@ -137,10 +137,11 @@ def _best(
     if not candidates:
         return "none"
     best = max(candidates, key=lambda m: statistics.mean(candidates[m]))
-    return _spread(candidates[best]) + (f" {LETTERS[best]}" if letter else "")
+    return spread(candidates[best]) + (f" {LETTERS[best]}" if letter else "")
 
 
-def _spread(values: list[float]) -> str:
+def spread(values: list[float]) -> str:
+    """Mean and standard deviation over seeds."""
     mean = f"{statistics.mean(values):.1f}"
     return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.1f}"
 

@@ -1,0 +1,125 @@
+"""Run tables 3 and 4: every data set, preset and seed by itself, side by side on all cores, each kept when it is there."""
+
+import json
+import multiprocessing
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from threadpoolctl import threadpool_limits
+
+from opu.environment import environment
+from opu.experiments.tabular import models
+from opu.experiments.tabular.setups import SETUPS, Prepared, Setup, prepare
+from opu.files import write_json
+from opu.run_folder import make_folder
+
+RUN: dict[str, Callable[[Setup, Prepared], dict[str, Any]]] = {"blr": models.run_blr, "gp": models.run_gp}
+
+
+def reproduce_tabular(
+    table: str,
+    out: Path,
+    *,
+    seeds: list[int],
+    rows: list[str] | None = None,
+    quick: bool = False,
+    console: Console | None = None,
+) -> list[dict[str, Any]]:
+    """Run a table for some seeds; the records, which also lie in ``out`` as one file per seed.
+
+    Args:
+        table: ``blr`` or ``gp``.
+        out: Folder for results; what is there already is not made again.
+        seeds: Which seeds.
+        rows: Only data sets and presets with one of these texts in their name, such as ``pima`` or ``sound``.
+        quick: Pima only.
+        console: Where to say how far it is.
+    """
+    console = console or Console()
+    chosen = _select(table, rows, quick)
+    folder = out / f"{table}-parts"
+    make_folder(folder, resume=True)
+    todo = [
+        (setup, seed) for setup in chosen for seed in dict.fromkeys(seeds) if not _path(folder, setup, seed).exists()
+    ]
+    # Long ones first, so that no core waits at the end.
+    todo.sort(key=lambda each: each[0].data != "spambase")
+    for number, (setup, seed, seconds) in enumerate(_all(table, todo, folder), 1):
+        console.print(f"{number} of {len(todo)}: {setup.name}, seed {seed} ({seconds:.0f} s)")
+    return [_record(table, folder, seed, out) for seed in dict.fromkeys(seeds)]
+
+
+def _all(table: str, todo: list[tuple[Setup, int]], folder: Path) -> Iterator[tuple[Setup, int, float]]:
+    """Every part as it is done, one process with one thread for each core."""
+    workers = min(len(todo), os.cpu_count() or 1)
+    if workers <= 1:
+        for setup, seed in todo:
+            yield setup, seed, _one(table, setup, seed, folder)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_one_thread) as pool:
+        running = {pool.submit(_one, table, setup, seed, folder): (setup, seed) for setup, seed in todo}
+        for done in as_completed(running):
+            yield *running[done], done.result()
+
+
+def _one_thread() -> None:
+    # Two processes with two threads each starve one another; numpy's threads are not torch's.
+    threadpool_limits(1)
+    torch.set_num_threads(1)
+
+
+def _one(table: str, setup: Setup, seed: int, folder: Path) -> float:
+    torch.manual_seed(seed)
+    data = prepare(setup, seed)
+    with warnings.catch_warnings(record=True) as noticed:
+        warnings.simplefilter("always")
+        result = RUN[table](setup, data)
+    result |= {
+        "setup": asdict(setup),
+        "seed": seed,
+        "num_test": len(data.test),
+        "trivial": models.trivial(data),
+        "warnings": sorted({str(each.message) for each in noticed if each.category is UserWarning}),
+        "commit": environment()["commit"],
+    }
+    write_json(_path(folder, setup, seed), _rounded(result))
+    return float(sum(row["fit_seconds"] for row in result["rows"].values()))
+
+
+def _select(table: str, wanted: list[str] | None, quick: bool) -> list[Setup]:
+    setups = [setup for setup in SETUPS[table] if not quick or setup.data == "pima"]
+    if not wanted:
+        return setups
+    chosen = [setup for setup in setups if any(text.lower() in setup.name for text in wanted)]
+    if not chosen:
+        names = ", ".join(setup.name for setup in setups)
+        raise ValueError(f"no part of {table} has {' or '.join(map(repr, wanted))} in its name; the parts are {names}.")
+    return chosen
+
+
+def _path(folder: Path, setup: Setup, seed: int) -> Path:
+    return folder / f"{setup.data}-{setup.preset}-seed{seed}.json"
+
+
+def _record(table: str, folder: Path, seed: int, out: Path) -> dict[str, Any]:
+    paths = {setup.name: _path(folder, setup, seed) for setup in SETUPS[table]}
+    parts = {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
+    record = {"table": table, "seed": seed, "parts": parts, "environment": environment()}
+    write_json(out / f"{table}-seed{seed}.json", record)
+    return record
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.5g}")
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    return value

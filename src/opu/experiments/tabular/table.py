@@ -1,0 +1,142 @@
+"""Tables 3 and 4 beside the paper's numbers, and by scores that were fixed in advance, from the records of several seeds."""
+
+import statistics
+from typing import Any
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from opu.experiments.table import LETTERS, spread
+from opu.experiments.tabular.models import TEACHER_MEASURES
+from opu.experiments.tabular.setups import SETUPS
+
+Record = dict[str, Any]
+# Accuracy, AUROC and AUPR for errors, AUROC and AUPR for strangers (found by E, or by C where OPU is), seconds.
+PAPER: dict[str, dict[str, dict[str, tuple[float, ...]]]] = {
+    "blr": {
+        "pima": {
+            "PG": (64.4, 60.0, 24.2, 87.0, 76.7, 1.01),
+            "CA-PG": (62.3, 58.2, 24.2, 80.1, 74.5, 0.18),
+            "OPU-PG": (64.4, 59.7, 25.6, 100.0, 100.0, 0.01),
+        },
+        "spambase": {
+            "PG": (92.4, 83.9, 24.3, 54.6, 53.5, 5.94),
+            "CA-PG": (85.4, 64.1, 24.2, 71.5, 67.5, 0.36),
+            "OPU-PG": (92.4, 83.9, 23.8, 99.7, 99.3, 0.01),
+        },
+    },
+    "gp": {
+        "pima": {
+            "SGPMC": (79.3, 65.3, 46.4, 96.7, 94.9, 0.003),
+            "SVGP": (77.1, 64.3, 43.2, 96.0, 91.1, 0.004),
+            "OPU-SGPMC": (79.2, 65.7, 44.4, 100.0, 100.0, 0.010),
+        },
+        "spambase": {
+            "SGPMC": (92.4, 86.7, 37.8, 98.6, 97.6, 0.056),
+            "SVGP": (92.1, 86.2, 33.3, 99.2, 98.5, 0.032),
+            "OPU-SGPMC": (92.0, 86.5, 39.5, 100.0, 100.0, 0.011),
+        },
+    },
+}
+_SCORES: dict[str, list[tuple[str, tuple[str, ...]]]] = {
+    "teacher": [("best of E, P, MI", TEACHER_MEASURES)],
+    "student": [("N", ("novelty",)), ("C", ("negative_log_precision",))],
+}
+_NAMES = {"predictive_entropy": "E", "negative_log_precision": "C"}
+
+
+def beside_the_paper(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+    """Header and lines of the paper's preset: errors by E, strangers by E and, for students, by C."""
+    header = ["", "accuracy", "errors AUROC (E)", "errors AUPR (E)", "strangers AUROC", "strangers AUPR"]
+    lines = []
+    for data, name, parts in _parts(records, "paper"):
+        for row in parts[0]["rows"]:
+            theirs = PAPER[records[0]["table"]][data][row]
+            found = [part["rows"][row] for part in parts]
+            picked = "C" if row.startswith("OPU") else "E"
+            measures = [m for m in _NAMES if m in found[0]["ood"]["gaussian"]]
+            cells = [_beside([each["accuracy"] for each in found], theirs[0])]
+            for position, metric in enumerate(("auroc", "aupr"), 1):
+                values = [each["misclassification"]["predictive_entropy"][metric] for each in found]
+                cells.append(_beside(values, theirs[position]))
+            for position, metric in enumerate(("auroc", "aupr"), 3):
+                ours = ", ".join(
+                    f"{spread([each['ood']['gaussian'][m][metric] for each in found])} {_NAMES[m]}" for m in measures
+                )
+                cells.append(f"{ours} ({theirs[position]:.1f} {picked})")
+            lines.append([f"{name}: {row}", *cells, _times(found, theirs[5])])
+        lines.append(_trivial_line(name, parts))
+    return [*header, "fit, then test set in"], lines
+
+
+def _trivial_line(name: str, parts: list[Record]) -> list[str]:
+    values = spread([part["trivial"]["gaussian"]["negative_part"] for part in parts])
+    return [f"{name}: negative part", "", "", "", values, "", ""]
+
+
+def _times(found: list[Record], theirs: float) -> str:
+    fit = statistics.median(each["fit_seconds"] for each in found)
+    predict = statistics.median(each["predict_seconds"] for each in found)
+    return f"{fit:.1f} s, {1e3 * predict:.2g} ms ({theirs:g} s)"
+
+
+def detection(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+    """Header and lines of our own preset: accuracy, and AUROC by a score that was fixed in advance."""
+    header: list[str] = []
+    lines = []
+    for _, name, parts in _parts(records, "sound"):
+        sets = ["misclassification", *parts[0]["trivial"]]
+        header = ["", "accuracy", "errors", *sets[1:]]
+        for row, each in parts[0]["rows"].items():
+            found = [part["rows"][row] for part in parts]
+            student = "novelty" in each["misclassification"]
+            for label, measures in _SCORES["student" if student else "teacher"]:
+                accuracy = spread([each["accuracy"] for each in found])
+                lines.append([f"{name}: {row}, {label}", accuracy, *(_best(found, task, measures) for task in sets)])
+        best = [spread([max(part["trivial"][task].values()) for part in parts]) for task in sets[1:]]
+        lines.append([f"{name}: best trivial detector", "", "", *best])
+    return header, lines
+
+
+def show(records: list[Record], console: Console | None = None) -> None:
+    """Both tables on the terminal."""
+    console = console or Console()
+    wide = Console(file=console.file, width=max(console.width, 200))
+    titles = ("Ours (the paper's in brackets), preset paper", "AUROC, the score fixed in advance, preset sound")
+    for title, (header, lines) in zip(titles, (beside_the_paper(records), detection(records)), strict=True):
+        if lines:
+            table = Table(title=title, box=SIMPLE, pad_edge=False)
+            for name in header:
+                table.add_column(name, no_wrap=True, justify="right" if name else "left")
+            for line in lines:
+                table.add_row(*line)
+            wide.print(table)
+    console.print(f"{len(records)} seed{'' if len(records) == 1 else 's'}.")
+    for warning in sorted(
+        {text for record in records for part in record["parts"].values() for text in part["warnings"]}
+    ):
+        console.print(f"Noticed: {warning}", highlight=False)
+
+
+def _parts(records: list[Record], preset: str) -> list[tuple[str, str, list[Record]]]:
+    """Data, name and the records of all seeds that have it, in the order of the table."""
+    setups = [setup for setup in SETUPS[records[0]["table"]] if setup.preset == preset]
+    found = [
+        (setup.data, setup.data, [r["parts"][setup.name] for r in records if setup.name in r["parts"]])
+        for setup in setups
+    ]
+    return [each for each in found if each[2]]
+
+
+def _best(found: list[Record], task: str, measures: tuple[str, ...]) -> str:
+    def values(measure: str) -> list[float]:
+        cells = [(each[task] if task == "misclassification" else each["ood"][task])[measure] for each in found]
+        return [cell["auroc"] for cell in cells if cell is not None]
+
+    best = max(measures, key=lambda m: statistics.mean(values(m)))
+    return spread(values(best)) + (f" {LETTERS[best]}" if len(measures) > 1 else "")
+
+
+def _beside(values: list[float], theirs: float) -> str:
+    return f"{spread(values)} ({theirs:.1f})"

@@ -1,0 +1,91 @@
+"""Tables 3 and 4: a part is kept when it is there, and every cell of the tables can be worked out by hand."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from opu.experiments.tabular import reproduce as module
+from opu.experiments.tabular.reproduce import reproduce_tabular
+from opu.experiments.tabular.table import beside_the_paper, detection, show
+
+
+@pytest.mark.slow
+def test_pima_by_the_papers_recipe(tmp_path, data_folder, monkeypatch):
+    monkeypatch.setenv("OPU_DATA", str(data_folder))
+    (record,) = reproduce_tabular("blr", tmp_path, seeds=[0], rows=["pima (paper"], quick=True)
+    assert json.loads((tmp_path / "blr-seed0.json").read_text()) == record
+    part = record["parts"]["pima (paper)"]
+    assert list(part["rows"]) == ["PG", "CA-PG", "OPU-PG"]
+    assert part["mixing"]["coefficients"]["max_r_hat"] < 1.05
+    teacher, student = part["rows"]["PG"], part["rows"]["OPU-PG"]
+    assert abs(student["accuracy"] - teacher["accuracy"]) < 5
+    # Without an intercept and with a scale that differs, strangers have no negative part in common with the data.
+    assert part["trivial"]["gaussian"]["negative_part"] > 95
+    monkeypatch.setattr(module, "_one", lambda *_: pytest.fail("it was made again"))
+    assert reproduce_tabular("blr", tmp_path, seeds=[0], rows=["pima (paper"])[0]["parts"] == record["parts"]
+
+
+def test_an_unknown_part_is_refused(tmp_path):
+    with pytest.raises(
+        ValueError, match=r"no part of gp has 'iris' in its name; the parts are pima \(paper\), pima \(sound\)"
+    ):
+        reproduce_tabular("gp", tmp_path, seeds=[0], rows=["iris"], quick=True)
+
+
+def entry(auroc):
+    return {"auroc": auroc, "aupr": auroc - 10, "fpr95": 1.0}
+
+
+def record(shift):
+    teacher = {m: entry(60.0 + shift) for m in ("predictive_entropy", "least_confidence")}
+    teacher |= {"mutual_information": entry(70.0), "base_rate": 20.0}
+    student = teacher | {"negative_log_precision": entry(90.0), "novelty": entry(80.0)}
+
+    def row(cells, sets):
+        return {
+            "accuracy": 75.0 + shift,
+            "misclassification": cells,
+            "ood": dict.fromkeys(sets, cells),
+            "fit_seconds": 3.0,
+            "predict_seconds": 0.002,
+        }
+
+    def part(*sets):
+        rows = {"PG": row(teacher, sets), "CA-PG": row(teacher, sets), "OPU-PG": row(student, sets)}
+        trivial = {name: {"norm": 55.0, "negative_part": 99.0} for name in sets}
+        return {"rows": rows, "trivial": trivial, "warnings": ["the chains have mixed too little."]}
+
+    parts = {"pima (paper)": part("gaussian"), "pima (sound)": part("permuted", "cluster")}
+    return {"table": "blr", "seed": 0, "parts": parts}
+
+
+def test_ours_stand_beside_the_papers():
+    header, lines = beside_the_paper([record(-1.0), record(1.0)])
+    assert len(header) == len(lines[0])
+    assert lines[0] == [
+        "pima: PG", "75.0 ± 1.4 (64.4)", "60.0 ± 1.4 (60.0)", "50.0 ± 1.4 (24.2)", "60.0 ± 1.4 E (87.0 E)",
+        "50.0 ± 1.4 E (76.7 E)", "3.0 s, 2 ms (1.01 s)",
+    ]  # fmt: skip
+    assert lines[2][4] == "60.0 ± 1.4 E, 90.0 ± 0.0 C (100.0 C)"
+    assert lines[3][:5] == ["pima: negative part", "", "", "", "99.0 ± 0.0"]
+
+
+def test_scores_are_fixed_in_advance():
+    header, lines = detection([record(0.0)])
+    assert header == ["", "accuracy", "errors", "permuted", "cluster"]
+    assert lines == [
+        ["pima: PG, best of E, P, MI", "75.0", "70.0 MI", "70.0 MI", "70.0 MI"],
+        ["pima: CA-PG, best of E, P, MI", "75.0", "70.0 MI", "70.0 MI", "70.0 MI"],
+        ["pima: OPU-PG, N", "75.0", "80.0", "80.0", "80.0"],
+        ["pima: OPU-PG, C", "75.0", "90.0", "90.0", "90.0"],
+        ["pima: best trivial detector", "", "", "99.0", "99.0"],
+    ]
+
+
+def test_the_terminal_shows_both_and_what_was_noticed():
+    text = io.StringIO()
+    show([record(0.0)], Console(file=text, width=40))
+    assert "best trivial detector" in text.getvalue()
+    assert "Noticed: the chains have mixed too" in text.getvalue()

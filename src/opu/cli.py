@@ -74,6 +74,47 @@ def reproduce(
 
 
 @app.command()
+def fit(
+    data: Annotated[Path, typer.Argument(help="A CSV, TSV or Parquet file, one row for each case.")],
+    target: Annotated[str, typer.Option(help="The column to predict.")],
+    out: Annotated[Path, typer.Option(help="Folder for the classifier, its metrics and a picture.")],
+    teacher: Annotated[str, typer.Option(help="polya-gamma, gp, forest, or ensemble.")] = "polya-gamma",
+    folds: Annotated[int, typer.Option(min=2, help="Of the cross-validation.")] = 5,
+    seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
+) -> None:
+    """Fit a classifier to a table, check it by cross-validation, and keep it for `opu predict`."""
+    from opu.sklearn.run import fit_table
+
+    console = Console()
+    found = fit_table(data, target, out, teacher=teacher, folds=folds, seed=seed, console=console)
+    checked = found["cross_validation"]
+    console.print(
+        f"{found['num_rows']} rows, {found['num_features']} features, {len(found['classes'])} classes. In "
+        f"{checked['folds']}-fold cross-validation: accuracy {checked['accuracy']:.1f} %, ECE {checked['ece']:.1f} %, "
+        f"intervals hold {100 * checked['coverage']['of_teacher']:.0f} % of the teacher's particles (asked: 90 %).",
+        highlight=False,
+    )
+    for warning in found["warnings"]:
+        console.print(f"Noticed: {warning}", highlight=False)
+    console.print(f"The classifier is in {out}; use it with: opu predict {out} ROWS.csv", highlight=False)
+
+
+@app.command()
+def predict(
+    run: Annotated[Path, typer.Argument(help="A folder that `opu fit` wrote.")],
+    data: Annotated[Path, typer.Argument(help="A CSV, TSV or Parquet file with the same columns.")],
+    out: Annotated[Path, typer.Option(help="CSV file for the answers.")] = Path("predictions.csv"),
+    level: Annotated[float, typer.Option(help="Of the credible intervals.")] = 0.9,
+) -> None:
+    """Write class probabilities, credible intervals and novelty for each row of a table."""
+    from opu.sklearn.run import predict_table
+
+    console = Console()
+    count = predict_table(run, data, out, level=level, console=console)
+    console.print(f"{count} rows answered in {out}.", highlight=False)
+
+
+@app.command()
 def tables(
     documents: Annotated[list[Path], typer.Argument(help="Markdown files with table markers.")],
     results: Annotated[Path, typer.Option(help="Folder of result files.")] = Path("results"),

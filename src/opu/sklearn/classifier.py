@@ -18,9 +18,10 @@ from torch import Tensor
 
 from opu import measures, students
 from opu.dirichlet import Dirichlet
-from opu.distill import distill
+from opu.distill import calibrate, distill
 from opu.files import write_json
 from opu.fit import maximum_likelihood
+from opu.novelty import FEWEST_INPUTS
 from opu.sklearn.teachers import make_teacher, standardisation
 from opu.students import Student
 from opu.students.links import bounds_for
@@ -111,6 +112,8 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 held_out=self.withheld if kept is None else x[kept],
                 progress=False,
             )
+            if student.novelty is None and len(x) >= FEWEST_INPUTS:  # too few were held out, so all of them serve
+                calibrate(student, x)
         self._ready(student, mean, scale)
         return self
 

@@ -1,0 +1,171 @@
+"""A table from a file: read, looked over, and turned into numbers the same way every time."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST_CATEGORIES = 50
+
+
+def read_frame(path: Path) -> Any:
+    """A frame of pandas from a CSV, TSV or Parquet file."""
+    pd = _pandas()
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}; give a CSV or Parquet file.")
+    if path.suffix not in (".csv", ".tsv", ".parquet"):
+        raise ValueError(f"{path} must end in .csv, .tsv or .parquet; got {path.suffix or 'no ending'}.")
+    try:
+        if path.suffix == ".parquet":
+            frame = pd.read_parquet(path)
+        else:
+            frame = pd.read_csv(path, sep="\t" if path.suffix == ".tsv" else ",")
+    except (ValueError, OSError) as error:  # what pandas and pyarrow raise for broken files are ValueErrors
+        raise ValueError(f"{path} could not be read as a table ({str(error).strip().splitlines()[0]}).") from error
+    frame.columns = [str(name) for name in frame.columns]
+    doubled = sorted({name for name in frame.columns if list(frame.columns).count(name) > 1})
+    if doubled:
+        raise ValueError(f"column names must differ; {', '.join(doubled)} occurs more than once.")
+    if frame.empty:
+        raise ValueError(f"{path} holds no rows.")
+    return frame
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How columns become numbers: some as they are, some as one number for each of their texts.
+
+    Attributes:
+        target: The column that is predicted.
+        numbers: Columns of numbers, in order.
+        texts: Columns of texts, in order, with the texts that each may hold.
+    """
+
+    target: str
+    numbers: tuple[str, ...]
+    texts: dict[str, tuple[str, ...]]
+
+    @classmethod
+    def of(cls, frame: Any, target: str) -> tuple["Encoding", list[str]]:
+        """Look a table over; the encoding, and a line for each column that was left out."""
+        if target not in frame.columns:
+            raise ValueError(_unknown(target, list(frame.columns), "the target"))
+        missing = int(frame[target].isna().sum())
+        if missing:
+            raise ValueError(f"the target {target} is missing in {missing} of {len(frame)} rows; remove those rows.")
+        notes, numbers, texts = [], [], {}
+        for name in frame.columns.drop(target):
+            column = frame[name]
+            _refuse_missing(column)
+            if column.nunique() == 1:
+                notes.append(f"column {name} is the same in every row and is left out.")
+            elif _is_number(column):
+                numbers.append(name)
+            else:
+                texts[name] = _texts_of(column)
+        if not numbers and not texts:
+            raise ValueError("no column besides the target is left to predict from; every one is the same in all rows.")
+        return cls(target, tuple(numbers), texts), notes
+
+    @property
+    def features(self) -> list[str]:
+        """Names of the columns of :meth:`matrix`."""
+        return [*self.numbers, *(f"{name}={text}" for name, known in self.texts.items() for text in known)]
+
+    def matrix(self, frame: Any) -> NDArray[np.float64]:
+        """The rows as numbers."""
+        given = list(frame.columns)
+        for name in (*self.numbers, *self.texts):
+            if name not in given:
+                raise ValueError(_unknown(name, given))
+            _refuse_missing(frame[name])
+        parts = [_as_numbers(frame[name])[:, None] for name in self.numbers]
+        for name, known in self.texts.items():
+            values = frame[name].astype(str).to_numpy()
+            new = sorted(set(values) - set(known))
+            if new:
+                raise ValueError(
+                    f"column {name} holds {new[0]!r}, which the model has not seen; it knows {', '.join(known)}. Correct the "
+                    "text, or fit anew."
+                )
+            parts.append(values[:, None] == np.array(known)[None, :])
+        return np.concatenate(parts, 1).astype(np.float64)
+
+    def unused(self, frame: Any) -> list[str]:
+        """Columns of a table that the model does not look at."""
+        return [name for name in frame.columns if name not in (*self.numbers, *self.texts, self.target)]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For a json file."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, found: dict[str, Any]) -> "Encoding":
+        """What :meth:`as_dict` gave."""
+        return cls(
+            found["target"], tuple(found["numbers"]), {name: tuple(known) for name, known in found["texts"].items()}
+        )
+
+
+def _is_number(column: Any) -> bool:
+    return bool(column.dtype.kind in "iufb")
+
+
+def _as_numbers(column: Any) -> NDArray[np.float64]:
+    if not _is_number(column):
+        raise ValueError(_text_among_numbers(column))
+    values: NDArray[np.float64] = column.to_numpy().astype(np.float64)
+    if not np.isfinite(values).all():
+        raise ValueError(f"column {column.name} holds infinite values; replace them.")
+    return values
+
+
+def _texts_of(column: Any) -> tuple[str, ...]:
+    pd = _pandas()
+    parsed = pd.to_numeric(column, errors="coerce")
+    if parsed.notna().mean() >= 0.5:  # mostly numbers, so the rest is a mistake
+        raise ValueError(_text_among_numbers(column))
+    known = sorted(set(column.astype(str)))
+    if len(known) > MOST_CATEGORIES:
+        raise ValueError(
+            f"column {column.name} holds {len(known)} different texts, such as {known[0]!r}; {MOST_CATEGORIES} are the most "
+            "that make sense as categories. Remove the column, or turn it into numbers."
+        )
+    return tuple(known)
+
+
+def _text_among_numbers(column: Any) -> str:
+    parsed = _pandas().to_numeric(column, errors="coerce")
+    row = int(np.flatnonzero(parsed.isna())[0])
+    return (
+        f"column {column.name} holds text where numbers belong: {column.iloc[row]!r} in row {row + 1}. Correct it, or remove "
+        "the row."
+    )
+
+
+def _refuse_missing(column: Any) -> None:
+    missing = int(column.isna().sum())
+    if missing:
+        raise ValueError(
+            f"column {column.name} is missing in {missing} of {len(column)} rows; fill the gaps, or remove the rows or the "
+            "column."
+        )
+
+
+def _unknown(name: str, given: Sequence[str], what: str = "column") -> str:
+    near = get_close_matches(name, given, 1, 0.6)
+    guess = f" Did you mean {near[0]}?" if near else ""
+    shown = ", ".join(given[:12]) + (", ..." if len(given) > 12 else "")
+    return f"{what} {name} is not in the table, which has {shown or 'no other columns'}.{guess}"
+
+
+def _pandas() -> Any:
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise ImportError('reading tables needs pandas; install it with: pip install "opu[tables]".') from error
+    return pd

@@ -1,0 +1,178 @@
+"""From a table in a file to a run folder with a classifier, and from a run folder to predictions: no Python needed."""
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import track
+from sklearn.model_selection import StratifiedKFold
+
+from opu import metrics
+from opu.environment import environment
+from opu.files import write_atomically, write_json
+from opu.run_folder import make_folder
+from opu.sklearn.classifier import OnePassClassifier
+from opu.sklearn.frames import MOST_CATEGORIES, Encoding, read_frame
+from opu.sklearn.teachers import FITTED
+
+LEVEL = 0.9
+
+
+def fit_table(
+    data: Path, target: str, out: Path, *, teacher: str = "polya-gamma", folds: int = 5, seed: int = 0, console: Console
+) -> dict[str, Any]:
+    """Cross-validate a classifier on a table, fit it to all of it, and write the run folder; the metrics."""
+    if teacher not in FITTED:
+        raise ValueError(f"--teacher must be one of {', '.join(FITTED)}; got {teacher!r}.")
+    frame = read_frame(data)
+    encoding, notes = Encoding.of(frame, target)
+    x, labels = encoding.matrix(frame), _labels(frame[target])
+    make_folder(out)
+    for note in notes:
+        console.print(note, highlight=False)
+    with warnings.catch_warnings(record=True) as noticed:
+        warnings.simplefilter("always", UserWarning)
+        checked = _cross_validate(x, labels, teacher, folds, seed, console)
+        model = OnePassClassifier(teacher, random_state=seed).fit(x, labels)
+    model.save(out)
+    write_json(out / "encoding.json", encoding.as_dict())
+    settings = {"data": data.name, "target": target, "teacher": teacher, "folds": folds, "seed": seed}
+    write_json(out / "config.json", settings)
+    result = {
+        "num_rows": len(x),
+        "num_features": x.shape[1],
+        "classes": model.classes_.tolist(),
+        "cross_validation": checked["metrics"],
+        "warnings": sorted({str(each.message) for each in noticed if each.category is UserWarning}),
+        "seed": seed,
+        "environment": environment(),
+    }
+    write_json(out / "metrics.json", result)
+    _draw(out, checked, model.classes_)
+    return result
+
+
+def predict_table(run: Path, data: Path, out: Path, *, level: float = LEVEL, console: Console) -> int:
+    """Probabilities, intervals, measures and novelty for each row of a table, as a CSV file; the number of rows."""
+    import pandas as pd
+
+    if out.exists():
+        raise ValueError(f"{out} is there already, and was not changed; choose another --out.")
+    model = OnePassClassifier.load(run)
+    encoding = _read_encoding(run / "encoding.json")
+    frame = read_frame(data)
+    unused = encoding.unused(frame)
+    if unused:
+        console.print(f"not used, since the model was not fitted to them: {', '.join(unused)}.", highlight=False)
+    x = encoding.matrix(frame)
+    probabilities, (low, high) = model.predict_proba(x), model.predict_interval(x, level)
+    columns: dict[str, Any] = {"prediction": model.predict(x)}
+    for k, name in enumerate(model.classes_):
+        columns |= {f"probability_{name}": probabilities[:, k], f"low_{name}": low[:, k], f"high_{name}": high[:, k]}
+    table = pd.concat([pd.DataFrame(columns), model.uncertainty(x)], axis=1)
+    write_atomically(out, table.to_csv(index=False, float_format="%.6g").encode())
+    return len(table)
+
+
+def _labels(column: Any) -> NDArray[Any]:
+    count = column.nunique()
+    if count < 2:
+        raise ValueError(
+            f"the target {column.name} holds one class only, {column.iloc[0]!r}; there is nothing to tell apart."
+        )
+    if count > MOST_CATEGORIES:
+        raise ValueError(
+            f"the target {column.name} holds {count} different values; a classifier is for {MOST_CATEGORIES} classes at "
+            "most. Is this the right column?"
+        )
+    plain: NDArray[Any] = column.to_numpy() if column.dtype.kind in "iub" else column.astype(str).to_numpy()
+    return plain
+
+
+def _cross_validate(
+    x: NDArray[np.float64], labels: NDArray[Any], teacher: str, folds: int, seed: int, console: Console
+) -> dict[str, Any]:
+    """Answers to every row by a classifier that has not seen it, and how good they are."""
+    smallest = int(np.unique(labels, return_counts=True)[1].min())
+    if smallest < 2:
+        raise ValueError("every class needs at least two rows to be cross-validated; one has a single row. Remove it.")
+    folds = min(folds, smallest)
+    classes = np.unique(labels)
+    probabilities = np.zeros((len(x), len(classes)))
+    entropy, novelty, p_values = (np.zeros(len(x)) for _ in range(3))
+    covered, accuracies = [], []
+    parts = StratifiedKFold(folds, shuffle=True, random_state=seed).split(x, labels)
+    shown = track(parts, "cross-validation", folds, transient=True, disable=not console.is_terminal)
+    for number, (train, test) in enumerate(shown):
+        model = OnePassClassifier(teacher, random_state=seed + number).fit(x[train], labels[train])
+        probabilities[test] = model.predict_proba(x[test])
+        measured = model.uncertainty(x[test])
+        entropy[test], novelty[test] = measured["predictive_entropy"], measured.get("novelty", np.nan)
+        p_values[test] = measured.get("novelty_p_value", np.nan)
+        accuracies.append(100 * model.score(x[test], labels[test]))
+        covered.append(_coverage(model, x[test]))
+    truth = torch.from_numpy(np.searchsorted(classes, labels))
+    answers = torch.from_numpy(probabilities)
+    wrong = (answers.argmax(-1) != truth).numpy()
+    found = {
+        "folds": folds,
+        "accuracy": metrics.accuracy(answers, truth),
+        "accuracy_of_folds": accuracies,
+        "nll": metrics.negative_log_likelihood(answers, truth),
+        "brier": metrics.brier_score(answers, truth),
+        "ece": metrics.calibration_error(answers, truth),
+        "errors": {"base_rate": 100 * float(wrong.mean())} | _finds(wrong, entropy=entropy, novelty=novelty),
+        "coverage": {"level": LEVEL, "of_teacher": float(np.mean(covered))},
+        "flagged_at_5_percent": 100 * float(np.mean(p_values < 0.05)),
+    }
+    return {"metrics": found, "probabilities": probabilities, "truth": truth.numpy(), "p_values": p_values}
+
+
+def _finds(wrong: NDArray[np.bool_], **scores: NDArray[np.float64]) -> dict[str, Any]:
+    known = wrong.any() and not wrong.all()
+    return {
+        name: metrics.detection(values, wrong) if known and np.isfinite(values).all() else None
+        for name, values in scores.items()
+    }
+
+
+def _coverage(model: OnePassClassifier, rows: NDArray[np.float64]) -> float:
+    """Share of the teacher's particles within the student's intervals."""
+    low, high = model.predict_interval(rows, LEVEL)
+    particles = model.teacher_(torch.from_numpy((rows - model.mean_) / model.scale_).float(), 200).exp().numpy()
+    return float(np.mean((low <= particles) & (particles <= high)))
+
+
+def _read_encoding(path: Path) -> Encoding:
+    try:
+        return Encoding.from_dict(json.loads(path.read_text()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path.parent} is not a run of `opu fit`: {path.name} cannot be read ({error}).") from error
+
+
+def _draw(out: Path, checked: dict[str, Any], classes: NDArray[Any]) -> None:
+    """How often predictions of a given probability come true, and the p-values of ordinary rows, which should be even."""
+    from opu.plot import INK, STUDENT, figure, finish
+
+    drawing = figure(9.0, 4.2)
+    left, right = drawing.subplots(1, 2)
+    probabilities, truth = checked["probabilities"], checked["truth"]
+    sure, right_ones = probabilities.max(-1), probabilities.argmax(-1) == truth
+    edges = np.quantile(sure, np.linspace(0, 1, 11))
+    bins = np.clip(np.searchsorted(edges, sure, side="right") - 1, 0, 9)
+    points = [(sure[bins == b].mean(), right_ones[bins == b].mean()) for b in range(10) if (bins == b).any()]
+    left.plot([1 / len(classes), 1], [1 / len(classes), 1], color=INK, linewidth=0.8, linestyle=":")
+    left.plot(*zip(*points, strict=True), marker="o", color=STUDENT)
+    left.set_xlabel("probability of the predicted class")
+    left.set_ylabel("share that is right")
+    right.hist(
+        checked["p_values"][np.isfinite(checked["p_values"])], np.linspace(0, 1, 21), density=True, color=STUDENT
+    )
+    right.axhline(1, color=INK, linewidth=0.8, linestyle=":")
+    right.set_xlabel("novelty p-value of rows not seen in fitting")
+    finish(drawing, out / "calibration.png")

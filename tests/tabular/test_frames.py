@@ -1,0 +1,91 @@
+"""Tables from files: what can be wrong with them, and how they become numbers."""
+
+import numpy as np
+import pytest
+
+pd = pytest.importorskip("pandas")
+
+from opu.sklearn.frames import Encoding, read_frame  # noqa: E402 - pandas is optional
+
+
+@pytest.fixture
+def frame():
+    return pd.DataFrame(
+        {"age": [30, 41, 52, 63], "colour": ["red", "blue", "red", "green"], "ill": [0, 1, 0, 1], "site": ["x"] * 4}
+    )
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "parquet"])
+def test_a_table_is_read_whole(ending, frame, tmp_path):
+    path = tmp_path / f"table.{ending}"
+    if ending == "parquet":
+        frame.to_parquet(path)
+    else:
+        frame.to_csv(path, index=False, sep="\t" if ending == "tsv" else ",")
+    again = read_frame(path)
+    assert list(again.columns) == ["age", "colour", "ill", "site"]
+    assert again["age"].tolist() == [30, 41, 52, 63]
+
+
+def test_numbers_stay_and_texts_become_one_number_each(frame):
+    encoding, notes = Encoding.of(frame, "ill")
+    assert notes == ["column site is the same in every row and is left out."]
+    assert encoding.features == ["age", "colour=blue", "colour=green", "colour=red"]
+    expected = [[30, 0, 0, 1], [41, 1, 0, 0], [52, 0, 0, 1], [63, 0, 1, 0]]
+    np.testing.assert_array_equal(encoding.matrix(frame), expected)
+    assert encoding.unused(frame.assign(extra=1)) == ["site", "extra"]
+    assert Encoding.from_dict(encoding.as_dict()) == encoding
+
+
+def test_the_order_of_columns_does_not_matter(frame):
+    encoding, _ = Encoding.of(frame, "ill")
+    np.testing.assert_array_equal(encoding.matrix(frame[["colour", "age"]]), encoding.matrix(frame))
+
+
+def test_what_is_no_table_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="there is no file"):
+        read_frame(tmp_path / "none.csv")
+    (tmp_path / "empty.csv").write_text("")
+    with pytest.raises(ValueError, match="could not be read as a table"):
+        read_frame(tmp_path / "empty.csv")
+    (tmp_path / "header.csv").write_text("a,b\n")
+    with pytest.raises(ValueError, match="holds no rows"):
+        read_frame(tmp_path / "header.csv")
+    (tmp_path / "table.xlsx").write_text("a")
+    with pytest.raises(ValueError, match=r"must end in \.csv, \.tsv or \.parquet; got \.xlsx"):
+        read_frame(tmp_path / "table.xlsx")
+    (tmp_path / "broken.parquet").write_text("not parquet")
+    with pytest.raises(ValueError, match="could not be read as a table"):
+        read_frame(tmp_path / "broken.parquet")
+
+
+def test_each_mistake_in_a_column_is_named(frame):
+    with pytest.raises(ValueError, match=r"the target Ill is not in the table.* Did you mean ill\?"):
+        Encoding.of(frame, "Ill")
+    with pytest.raises(ValueError, match="target ill is missing in 1 of 4 rows"):
+        Encoding.of(frame.assign(ill=[0, None, 1, 1]), "ill")
+    with pytest.raises(ValueError, match="column age is missing in 2 of 4 rows"):
+        Encoding.of(frame.assign(age=[1, None, None, 2]), "ill")
+    with pytest.raises(ValueError, match="column age holds text where numbers belong: 'old' in row 3"):
+        Encoding.of(frame.assign(age=["30", "41", "old", "63"]), "ill")
+    with pytest.raises(ValueError, match="every one is the same in all rows"):
+        Encoding.of(frame[["site", "ill"]], "ill")
+    many = pd.DataFrame({"name": [f"person {i}" for i in range(60)], "ill": [0, 1] * 30})
+    with pytest.raises(ValueError, match="column name holds 60 different texts, such as 'person 0'"):
+        Encoding.of(many, "ill")
+
+
+def test_new_rows_must_fit_the_encoding(frame):
+    encoding, _ = Encoding.of(frame, "ill")
+    with pytest.raises(
+        ValueError, match=r"column age is not in the table, which has Age, colour, .* Did you mean Age\?"
+    ):
+        encoding.matrix(frame.rename(columns={"age": "Age"}))
+    with pytest.raises(
+        ValueError, match="column colour holds 'pink', which the model has not seen; it knows blue, green, red"
+    ):
+        encoding.matrix(frame.assign(colour="pink"))
+    with pytest.raises(ValueError, match="column age holds text where numbers belong: 'x' in row 1"):
+        encoding.matrix(frame.assign(age="x"))
+    with pytest.raises(ValueError, match="column age holds infinite values"):
+        encoding.matrix(frame.assign(age=np.inf))

@@ -196,7 +196,7 @@ def test_a_run_that_was_killed_goes_on_where_it_was(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["reproduce", "cifar"], "what can be reproduced is mnist, emnist and figure; got 'cifar'"),
+        (["reproduce", "cifar"], "what can be reproduced is mnist, emnist, blr, gp and figure; got 'cifar'"),
         (["reproduce", "mnist", "--seeds", "a,b"], "--seeds takes whole numbers"),
         (["reproduce", "mnist", "--seeds", "-1"], "seeds must be 0 or more"),
         (["reproduce", "mnist", "--rows", "nonsense"], "no row of mnist has 'nonsense' in its name"),

@@ -53,6 +53,17 @@ def trivial_answers(x: Tensor, ordinary: Tensor) -> Scores:
     return _arrays(trivial_scores(x, ordinary))
 
 
+def trivial_detection(x: Tensor, foreign: Mapping[str, Tensor], ordinary: Tensor) -> dict[str, dict[str, float]]:
+    """AUROC of the detectors that know no classes, for each set of strangers."""
+    inside = trivial_answers(x, ordinary)
+    result = {}
+    for name, inputs in foreign.items():
+        outside = trivial_answers(inputs, ordinary)
+        positive = np.repeat([False, True], [len(x), len(inputs)])
+        result[name] = {m: metrics.auroc(np.concatenate([inside[m], outside[m]]), positive) for m in inside}
+    return result
+
+
 def compare(
     student: nn.Module,
     teacher: Teacher,

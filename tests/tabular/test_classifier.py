@@ -4,6 +4,7 @@ import json
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy import special
@@ -67,7 +68,6 @@ def test_intervals_hold_the_probabilities_and_widen_with_the_level(fitted, blobs
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the chain has mixed poorly")  # well enough for this
 def test_with_a_gaussian_process_a_row_far_from_all_is_novel_and_an_ordinary_one_is_not(blobs):
-    pytest.importorskip("gpytorch")
     X, y = blobs
     model = OnePassClassifier("gp", random_state=0).fit(X[:200], y[:200] > 0)
     far = model.uncertainty(np.array([[12.0, -9.0], [-14.0, 10.0], [0.0, -15.0]]))
@@ -78,7 +78,6 @@ def test_with_a_gaussian_process_a_row_far_from_all_is_novel_and_an_ordinary_one
 
 
 def test_the_frame_has_every_measure_and_the_index_of_its_rows(fitted, blobs):
-    pd = pytest.importorskip("pandas")
     frame = fitted.uncertainty(blobs[0][:3])
     assert list(frame.columns) == [
         "predictive_entropy", "least_confidence", "negative_log_precision", "differential_entropy",
@@ -137,7 +136,6 @@ def test_a_damaged_folder_is_refused(tmp_path, fitted):
 
 
 def test_it_can_be_cloned_searched_and_piped(blobs):
-    pd = pytest.importorskip("pandas")
     X, y = blobs
     assert clone(OnePassClassifier("ensemble", hidden=(7,))).hidden == (7,)
     search = GridSearchCV(OnePassClassifier("ensemble", **FAST), {"hidden": [(4,), (32,)]}, cv=2)
@@ -178,7 +176,6 @@ def test_any_teacher_of_raw_rows_will_do(blobs):
 
 @pytest.mark.slow
 def test_intervals_cover_the_particles_of_a_posterior():
-    pytest.importorskip("polyagamma")
     X, y = make_classification(1500, 6, n_informative=4, flip_y=0.2, random_state=3)
     model = OnePassClassifier("polya-gamma", random_state=0).fit(X[:1000], y[:1000])
     low, high = model.predict_interval(X[1000:], 0.9)

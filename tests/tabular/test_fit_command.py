@@ -3,11 +3,10 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from opu.cli import main
-
-pd = pytest.importorskip("pandas")
 
 
 def opu(monkeypatch, *words):

@@ -1,11 +1,10 @@
 """Tables from files: what can be wrong with them, and how they become numbers."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
-pd = pytest.importorskip("pandas")
-
-from opu.sklearn.frames import Encoding, read_frame  # noqa: E402 - pandas is optional
+from opu.sklearn.frames import Encoding, read_frame
 
 
 @pytest.fixture

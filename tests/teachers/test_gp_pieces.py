@@ -2,6 +2,7 @@
 
 import math
 
+import gpytorch
 import pytest
 import torch
 from scipy.integrate import quad
@@ -180,7 +181,6 @@ def test_labels_of_any_integer_type_are_taken():
 
 
 def test_the_kernel_agrees_with_gpytorch():
-    gpytorch = pytest.importorskip("gpytorch")
     x = torch.randn(5, 3).double()
     kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel(ard_num_dims=3)).double()
     hyper = torch.randn(4).double()

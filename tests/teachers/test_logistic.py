@@ -11,8 +11,6 @@ from opu.teachers import GibbsSettings, polya_gamma
 from opu.teachers.diagnostics import effective_sample_size, mixing, split_r_hat
 from opu.teachers.logistic import polya_gamma_source
 
-pytest.importorskip("polyagamma")
-
 
 def quick(**options):
     return GibbsSettings(**{"burn_in": 50, "thinning": 2, "num_samples": 4000, **options})

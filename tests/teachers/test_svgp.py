@@ -25,7 +25,6 @@ def problem(num_rows=100):
 
 @pytest.fixture(scope="module")
 def fitted():
-    pytest.importorskip("gpytorch")
     torch.manual_seed(1)
     x, labels = problem()
     return svgp(x, labels, SETTINGS), x, labels
@@ -76,7 +75,6 @@ def test_the_fit_is_good(fitted):
 
 
 def test_marginals_are_those_that_gpytorch_computes():
-    pytest.importorskip("gpytorch")
     from opu.teachers.svgp_model import SparseGP
 
     for num_functions, hyper in ((1, [0.2, 0.5]), (3, [0.2, -0.3, 0.5])):
@@ -110,7 +108,6 @@ def test_far_from_all_data_the_marginals_are_the_priors():
 
 
 def test_several_classes_are_learnt_on_the_simplex():
-    pytest.importorskip("gpytorch")
     labels = torch.arange(60) % 3
     x = torch.randn(60, 2) + 3 * torch.stack([labels == 0, labels == 1], 1)
     teacher = svgp(x, labels, SVGPSettings(num_inducing=6, batch_size=32, num_falls=0, window=60))
@@ -157,7 +154,6 @@ def test_files_that_hold_something_else_are_refused(tmp_path):
 
 
 def test_training_that_is_cut_short_says_so():
-    pytest.importorskip("gpytorch")
     x, labels = problem(20)
     with pytest.warns(UserWarning, match="raise max_steps"):
         teacher = svgp(x, labels, SVGPSettings(num_inducing=3, max_steps=5))
@@ -220,6 +216,5 @@ def test_inputs_are_checked_at_the_door():
         by_hand()(torch.zeros(1, 2), 0)
     with pytest.raises(ValueError, match="fitted to 2 features; got inputs with 5"):
         by_hand()(torch.zeros(1, 5), 3)
-    pytest.importorskip("gpytorch")
     with pytest.raises(ValueError, match="one label for each input"):
         svgp(torch.zeros(3, 2), torch.tensor([0, 1]))

@@ -8,16 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from rich.console import Console
 from torch import Tensor
 
-from opu import measures, metrics
+from opu import measures
 from opu.diagnosis import Diverged
 from opu.dirichlet import Dirichlet
 from opu.environment import environment
-from opu.evaluate import Answers, assess, student_answers, trivial_answers
+from opu.evaluate import Answers, assess, student_answers, trivial_detection
 from opu.experiments import times
 from opu.experiments.domains import DOMAINS, Domain
 from opu.experiments.models import Models, Scale, slug
@@ -139,7 +138,7 @@ def _one_seed(
         "scale": _plain(asdict(scale)),
         "seed": seed,
         "rows": _results(table, folder),
-        "trivial": _trivial(domain),
+        "trivial": _rounded(trivial_detection(domain.test, domain.foreign, domain.held_out)),
         "environment": environment(),
     }
     write_json(out / f"{table}-{scale.name}-seed{seed}.json", record)
@@ -249,17 +248,6 @@ def _pointwise(teacher: Teacher, sets: dict[str, Tensor], fit: Fit, num_particle
     pieces = zip(sets, torch.cat(parts).split(sizes), torch.cat(scores, 1).split(sizes, 1), strict=True)
     names = _MEASURES["pointwise"]
     return {name: Answers(p, dict(zip(names, table.numpy(), strict=True))) for name, p, table in pieces}
-
-
-def _trivial(domain: Domain) -> dict[str, Any]:
-    """AUROC of the detectors that know no classes, for each set of strangers."""
-    inside = trivial_answers(domain.test, domain.held_out)
-    result: dict[str, Any] = {}
-    for name, x in domain.foreign.items():
-        outside = trivial_answers(x, domain.held_out)
-        positive = np.repeat([False, True], [len(domain.test), len(x)])
-        result[name] = {m: round(metrics.auroc(np.concatenate([inside[m], outside[m]]), positive), 2) for m in inside}
-    return result
 
 
 def _rounded(value: Any) -> Any:

@@ -22,6 +22,7 @@ from opu.distill import calibrate, distill
 from opu.files import write_json
 from opu.fit import maximum_likelihood
 from opu.novelty import FEWEST_INPUTS
+from opu.sklearn.frames import require_pandas
 from opu.sklearn.teachers import make_teacher, standardisation
 from opu.students import Student
 from opu.students.links import bounds_for
@@ -154,8 +155,7 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def uncertainty(self, X: Any) -> Any:
         """A frame of pandas with every measure, the novelty score and its p-value, one line for each row."""
-        import pandas as pd
-
+        pd = require_pandas()
         q = self.predict_dirichlet(X)
         columns = {name: values.numpy() for name, values in measures.all_measures(q).items()}
         if self.student_.novelty is not None:

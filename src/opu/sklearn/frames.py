@@ -14,7 +14,7 @@ MOST_CATEGORIES = 50
 
 def read_frame(path: Path) -> Any:
     """A frame of pandas from a CSV, TSV or Parquet file."""
-    pd = _pandas()
+    pd = require_pandas()
     if not path.is_file():
         raise ValueError(f"there is no file {path}; give a CSV or Parquet file.")
     if path.suffix not in (".csv", ".tsv", ".parquet"):
@@ -125,7 +125,7 @@ def _as_numbers(column: Any) -> NDArray[np.float64]:
 
 
 def _texts_of(column: Any) -> tuple[str, ...]:
-    pd = _pandas()
+    pd = require_pandas()
     parsed = pd.to_numeric(column, errors="coerce")
     if parsed.notna().mean() >= 0.5:  # mostly numbers, so the rest is a mistake
         raise ValueError(_text_among_numbers(column))
@@ -139,7 +139,7 @@ def _texts_of(column: Any) -> tuple[str, ...]:
 
 
 def _text_among_numbers(column: Any) -> str:
-    parsed = _pandas().to_numeric(column, errors="coerce")
+    parsed = require_pandas().to_numeric(column, errors="coerce")
     row = int(np.flatnonzero(parsed.isna())[0])
     return (
         f"column {column.name} holds text where numbers belong: {column.iloc[row]!r} in row {row + 1}. Correct it, or remove "
@@ -163,7 +163,8 @@ def _unknown(name: str, given: Sequence[str], what: str = "column") -> str:
     return f"{what} {name} is not in the table, which has {shown or 'no other columns'}.{guess}"
 
 
-def _pandas() -> Any:
+def require_pandas() -> Any:
+    """The package, or one sentence that says how to get it."""
     try:
         import pandas as pd
     except ImportError as error:

@@ -17,7 +17,7 @@ from opu.environment import environment
 from opu.files import write_atomically, write_json
 from opu.run_folder import make_folder
 from opu.sklearn.classifier import OnePassClassifier
-from opu.sklearn.frames import MOST_CATEGORIES, Encoding, read_frame
+from opu.sklearn.frames import MOST_CATEGORIES, Encoding, read_frame, require_pandas
 from opu.sklearn.teachers import FITTED
 
 LEVEL = 0.9
@@ -27,6 +27,9 @@ def fit_table(
     data: Path, target: str, out: Path, *, teacher: str = "polya-gamma", folds: int = 5, seed: int = 0, console: Console
 ) -> dict[str, Any]:
     """Cross-validate a classifier on a table, fit it to all of it, and write the run folder; the metrics."""
+    # Before the work, so that a missing package for pictures costs none of it.
+    from opu.sklearn.picture import draw_calibration
+
     if teacher not in FITTED:
         raise ValueError(f"--teacher must be one of {', '.join(FITTED)}; got {teacher!r}.")
     frame = read_frame(data)
@@ -53,14 +56,13 @@ def fit_table(
         "environment": environment(),
     }
     write_json(out / "metrics.json", result)
-    _draw(out, checked, model.classes_)
+    draw_calibration(out / "calibration.png", checked["probabilities"], checked["truth"], checked["p_values"])
     return result
 
 
 def predict_table(run: Path, data: Path, out: Path, *, level: float = LEVEL, console: Console) -> int:
     """Probabilities, intervals, measures and novelty for each row of a table, as a CSV file; the number of rows."""
-    import pandas as pd
-
+    pd = require_pandas()
     if out.exists():
         raise ValueError(f"{out} is there already, and was not changed; choose another --out.")
     model = OnePassClassifier.load(run)
@@ -153,26 +155,3 @@ def _read_encoding(path: Path) -> Encoding:
         return Encoding.from_dict(json.loads(path.read_text()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path.parent} is not a run of `opu fit`: {path.name} cannot be read ({error}).") from error
-
-
-def _draw(out: Path, checked: dict[str, Any], classes: NDArray[Any]) -> None:
-    """How often predictions of a given probability come true, and the p-values of ordinary rows, which should be even."""
-    from opu.plot import INK, STUDENT, figure, finish
-
-    drawing = figure(9.0, 4.2)
-    left, right = drawing.subplots(1, 2)
-    probabilities, truth = checked["probabilities"], checked["truth"]
-    sure, right_ones = probabilities.max(-1), probabilities.argmax(-1) == truth
-    edges = np.quantile(sure, np.linspace(0, 1, 11))
-    bins = np.clip(np.searchsorted(edges, sure, side="right") - 1, 0, 9)
-    points = [(sure[bins == b].mean(), right_ones[bins == b].mean()) for b in range(10) if (bins == b).any()]
-    left.plot([1 / len(classes), 1], [1 / len(classes), 1], color=INK, linewidth=0.8, linestyle=":")
-    left.plot(*zip(*points, strict=True), marker="o", color=STUDENT)
-    left.set_xlabel("probability of the predicted class")
-    left.set_ylabel("share that is right")
-    right.hist(
-        checked["p_values"][np.isfinite(checked["p_values"])], np.linspace(0, 1, 21), density=True, color=STUDENT
-    )
-    right.axhline(1, color=INK, linewidth=0.8, linestyle=":")
-    right.set_xlabel("novelty p-value of rows not seen in fitting")
-    finish(drawing, out / "calibration.png")

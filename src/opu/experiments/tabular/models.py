@@ -11,9 +11,8 @@ from torch import nn
 import opu
 from opu import measures
 from opu.baselines import compact_approximation
-from opu.evaluate import Answers, assess, student_answers, teacher_answers, trivial_answers
+from opu.evaluate import Answers, assess, student_answers, teacher_answers
 from opu.experiments.tabular.setups import Prepared, Setup
-from opu.metrics import auroc
 from opu.students.links import bounds_for
 from opu.teachers import GibbsSettings, SGPMCSettings, Teacher, polya_gamma, sgpmc, svgp
 from opu.timing import median_seconds
@@ -102,21 +101,6 @@ def distil(setup: Setup, teacher: Teacher, data: Prepared) -> nn.Module:
     student.start_precision_at(float(fitted.median()))
     opu.distill(teacher, student, data.x, batch_size=128, num_particles=64, held_out=data.held_out, progress=False)
     return student
-
-
-def trivial(data: Prepared) -> dict[str, dict[str, float]]:
-    """AUROC of the detectors that know no classes, for each set of strangers."""
-    inside = trivial_answers(data.test, data.x)
-    result: dict[str, dict[str, float]] = {}
-    for name, x in data.foreign.items():
-        outside = trivial_answers(x, data.x)
-        positive = torch.arange(len(data.test) + len(x)).numpy() >= len(data.test)
-        result[name] = {m: auroc(torch.cat([_t(inside[m]), _t(outside[m])]).numpy(), positive) for m in inside}
-    return result
-
-
-def _t(values: Any) -> torch.Tensor:
-    return torch.from_numpy(values)
 
 
 def _only(wanted: tuple[str, ...], answers: Answers) -> Answers:

@@ -15,6 +15,7 @@ from rich.console import Console
 from threadpoolctl import threadpool_limits
 
 from opu.environment import environment
+from opu.evaluate import trivial_detection
 from opu.experiments.tabular import models
 from opu.experiments.tabular.setups import SETUPS, Prepared, Setup, prepare
 from opu.files import write_json
@@ -86,7 +87,7 @@ def _one(table: str, setup: Setup, seed: int, folder: Path) -> float:
         "setup": asdict(setup),
         "seed": seed,
         "num_test": len(data.test),
-        "trivial": models.trivial(data),
+        "trivial": trivial_detection(data.test, data.foreign, data.x),
         "warnings": sorted({str(each.message) for each in noticed if each.category is UserWarning}),
         "commit": environment()["commit"],
     }

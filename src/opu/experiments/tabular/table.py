@@ -50,7 +50,7 @@ def beside_the_paper(records: list[Record]) -> tuple[list[str], list[list[str]]]
     """Header and lines of the paper's preset: errors by E, strangers by E and, for students, by C."""
     header = ["", "accuracy", "errors AUROC (E)", "errors AUPR (E)", "strangers AUROC", "strangers AUPR"]
     lines = []
-    for data, name, parts in _parts(records, "paper"):
+    for data, parts in _parts(records, "paper"):
         for row in parts[0]["rows"]:
             theirs = PAPER[records[0]["table"]][data][row]
             found = [part["rows"][row] for part in parts]
@@ -65,8 +65,8 @@ def beside_the_paper(records: list[Record]) -> tuple[list[str], list[list[str]]]
                     f"{spread([each['ood']['gaussian'][m][metric] for each in found])} {_NAMES[m]}" for m in measures
                 )
                 cells.append(f"{ours} ({theirs[position]:.1f} {picked})")
-            lines.append([f"{name}: {row}", *cells, _times(found, theirs[5])])
-        lines.append(_trivial_line(name, parts))
+            lines.append([f"{data}: {row}", *cells, _times(found, theirs[5])])
+        lines.append(_trivial_line(data, parts))
     return [*header, "fit, then test set in"], lines
 
 
@@ -85,7 +85,7 @@ def detection(records: list[Record]) -> tuple[list[str], list[list[str]]]:
     """Header and lines of our own preset: accuracy, and AUROC by a score that was fixed in advance."""
     header: list[str] = []
     lines = []
-    for _, name, parts in _parts(records, "sound"):
+    for data, parts in _parts(records, "sound"):
         sets = ["misclassification", *parts[0]["trivial"]]
         header = ["", "accuracy", "errors", *sets[1:]]
         for row, each in parts[0]["rows"].items():
@@ -93,9 +93,9 @@ def detection(records: list[Record]) -> tuple[list[str], list[list[str]]]:
             student = "novelty" in each["misclassification"]
             for label, measures in _SCORES["student" if student else "teacher"]:
                 accuracy = spread([each["accuracy"] for each in found])
-                lines.append([f"{name}: {row}, {label}", accuracy, *(_best(found, task, measures) for task in sets)])
+                lines.append([f"{data}: {row}, {label}", accuracy, *(_best(found, task, measures) for task in sets)])
         best = [spread([max(part["trivial"][task].values()) for part in parts]) for task in sets[1:]]
-        lines.append([f"{name}: best trivial detector", "", "", *best])
+        lines.append([f"{data}: best trivial detector", "", "", *best])
     return header, lines
 
 
@@ -119,14 +119,11 @@ def show(records: list[Record], console: Console | None = None) -> None:
         console.print(f"Noticed: {warning}", highlight=False)
 
 
-def _parts(records: list[Record], preset: str) -> list[tuple[str, str, list[Record]]]:
-    """Data, name and the records of all seeds that have it, in the order of the table."""
+def _parts(records: list[Record], preset: str) -> list[tuple[str, list[Record]]]:
+    """The data sets, and the records of all seeds that have them, in the order of the table."""
     setups = [setup for setup in SETUPS[records[0]["table"]] if setup.preset == preset]
-    found = [
-        (setup.data, setup.data, [r["parts"][setup.name] for r in records if setup.name in r["parts"]])
-        for setup in setups
-    ]
-    return [each for each in found if each[2]]
+    found = [(each.data, [r["parts"][each.name] for r in records if each.name in r["parts"]]) for each in setups]
+    return [(data, parts) for data, parts in found if parts]
 
 
 def _best(found: list[Record], task: str, measures: tuple[str, ...]) -> str:

@@ -189,14 +189,15 @@ class Models:
         return student
 
     def _distil(self, row: Row, student: nn.Module, preset: Preset, divergence: Objective) -> None:
+        preset = preset.for_divergence(row.divergence)
         opu.distill(
             preset.seen(self.teacher(row.teacher), row.divergence),
             student,
             self.domain.x,
             objective=divergence,
-            num_particles=preset.transport_particles if row.divergence == "emd" else preset.num_particles,
+            num_particles=preset.num_particles,
             broaden="auto" if preset.broadened else None,
-            epochs=preset.transport_epochs if row.divergence == "emd" else preset.epochs,
+            epochs=preset.epochs,
             batch_size=preset.batch_size,
             learning_rate=preset.learning_rate,
             schedule=preset.schedule,

@@ -126,6 +126,44 @@ def first_steps_table(results: Path) -> str:
     return "\n".join(rows)
 
 
+def critic_rate_table(results: Path) -> str:
+    """A student of SGLD by the earth mover's distance: what rate and length do, on held-out digits."""
+    (study,) = _read(results, "study-critic-rate.json", "python -m benchmarks.critic_rate --device cuda")
+    rows = ["| rate | schedule | epochs | accuracy | errors, AUROC | median log-precision |", "| --- |" + " --- |" * 5]
+    trials = study["trials"]
+    named = [(["start", "", ""], trials[0]["before"])]
+    named += [([f"{t['rate']:g}", t["schedule"], str(t["epochs"])], t["after"]) for t in trials]
+    for name, seen in named:
+        cells = [f"{seen['accuracy']:.1f}", f"{seen['errors']:.1f}", f"{seen['log_precision']:.1f}"]
+        rows.append("| " + " | ".join([*name, *cells]) + " |")
+    return "\n".join(rows)
+
+
+def prior_network_table(results: Path) -> str:
+    """Settings of prior networks, on held-out digits."""
+    (study,) = _read(results, "study-prior-network.json", "python -m benchmarks.prior_network --device cuda")
+    rows = [
+        "| network | target precision | cross-entropy's weight | rate | accuracy | errors, AUROC | factor noise, AUROC |",
+        "| --- |" + " --- |" * 6,
+    ]
+    for trial in study["trials"]:
+        by = trial["settings"]
+        name = [trial["network"], *(f"{by[key]:g}" for key in ("precision", "cross_entropy", "learning_rate"))]
+        cells = [_spread([run[key] for run in trial["runs"]]) for key in ("accuracy", "errors", "factor_noise")]
+        rows.append("| " + " | ".join([*name, *cells]) + " |")
+    return "\n".join(rows)
+
+
+def one_seed_seconds(results: Path) -> str:
+    """How long one seed of a table takes, alone on a machine."""
+    (run,) = _read(results, "mnist-one-seed.json", "opu reproduce mnist --seeds 5 --device cuda, timed")
+    longest = sorted(run["rows"], key=lambda name: -run["rows"][name])[:3]
+    return (
+        f"One seed of all {len(run['rows'])} MNIST rows, alone on one {run['environment']['gpu']}: {run['seconds']} s. "
+        "The longest: " + ", ".join(f"{name} ({run['rows'][name]:.0f} s)" for name in longest) + "."
+    )
+
+
 # The README shows few of the rows: the divergence that the paper recommends, our own recipe, and the baselines.
 _SHORT: tuple[str, ...] = ("MCDP-MMD", "OPU-MCDP-MMD (paper)", "OPU-MCDP-MMD (paper-sgd)", "OPU-MCDP (robust)")
 _SHORT += ("SGLD-MMD", "OPU-SGLD-MMD (paper)", "OPU-SGLD-MMD (paper-sgd)", "OPU-SGLD (robust)")
@@ -173,6 +211,9 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "novelty-fresh": fresh_shares_table,
     "mnist-small": mnist_small_table,
     "first-steps": first_steps_table,
+    "critic-rate": critic_rate_table,
+    "prior-network": prior_network_table,
+    "mnist-one-seed": one_seed_seconds,
     "mnist-beside": reproduced("mnist", "beside"),
     "mnist-beside-short": reproduced("mnist", "beside", _SHORT),
     "mnist-detection": reproduced("mnist", "detection"),

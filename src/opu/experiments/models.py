@@ -16,7 +16,8 @@ from opu.baselines import CategoricalStudent, ConcentrationStudent, CrossEntropy
 from opu.experiments import classifiers
 from opu.experiments.domains import Domain
 from opu.experiments.presets import PRESETS, Preset, objective
-from opu.experiments.prior_networks import PriorNetworkSettings, train_prior_network
+from opu.experiments.prior_networks import SETTINGS as PRIOR_NETWORKS
+from opu.experiments.prior_networks import train_prior_network
 from opu.experiments.rows import Row
 from opu.files import write_atomically
 from opu.objectives import Objective
@@ -127,8 +128,7 @@ class Models:
             "bdk": self._bdk,
             "bdk_online": self._bdk_online,
             "bdk_dir": self._bdk_dir,
-            "dpn_vgg": self._dpn,
-            "dpn_mlp": self._dpn,
+            **dict.fromkeys(PRIOR_NETWORKS, self._dpn),
         }
         return makers[row.kind](row).eval()
 
@@ -211,10 +211,8 @@ class Models:
         )
 
     def _dpn(self, row: Row) -> nn.Module:
-        deep = row.kind == "dpn_vgg"
-        # A deeper network needs smaller steps not to collapse.
-        settings = PriorNetworkSettings(epochs=self.scale.prior_network_epochs, learning_rate=3e-4 if deep else 1e-3)
-        net = self.vgg() if deep else self.classifier()
+        settings = replace(PRIOR_NETWORKS[row.kind], epochs=self.scale.prior_network_epochs)
+        net = self.vgg() if row.kind.startswith("dpn_vgg") else self.classifier()
         return train_prior_network(net, self.domain.x, self.domain.labels, settings, self.progress)
 
 

@@ -24,7 +24,7 @@ class Row:
     @property
     def in_paper(self) -> str | None:
         """The name of the paper's row that this one stands beside; our own additions stand alone."""
-        ours = self.preset == "robust" or self.kind == "dpn_mlp"
+        ours = self.preset == "robust" or self.kind.startswith("dpn_mlp")
         return None if ours else self.name.split(" ")[0]
 
 
@@ -56,7 +56,9 @@ MNIST = [
     Row("BDK-DIR-SGLD (plain)", "bdk_dir", "sgld", "kl", "paper"),
     Row("BDK-DIR-SGLD (broadened)", "bdk_dir", "sgld", "kl", "robust"),
     Row("DPN (VGG)", "dpn_vgg"),
+    Row("DPN (VGG, for errors)", "dpn_vgg_errors"),
     Row("DPN (MLP)", "dpn_mlp"),
+    Row("DPN (MLP, for errors)", "dpn_mlp_errors"),
 ]
 
 EMNIST = [

@@ -162,7 +162,8 @@ def _seconds(row: Record, seconds: Record, with_paper: bool) -> str:
         what, how = row["teacher"], "naive_loop"
     else:
         # BDK is one network, and so are BDK-Dir and a prior network on the same layers.
-        what, how = row["kind"] if row["kind"] in seconds else "bdk", "one_pass"
+        kind = row["kind"].removesuffix("_errors")
+        what, how = kind if kind in seconds else "bdk", "one_pass"
     value = seconds[what][how]
     ours = f"{value:.2f} s" if value >= 0.1 else f"{1e3 * value:.2f} ms"
     return _beside(ours, f"{paper.TEST_SECONDS[what]} s" if with_paper and what in paper.TEST_SECONDS else None)

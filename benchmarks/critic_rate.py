@@ -1,0 +1,74 @@
+"""How fast a student of SGLD learns the earth mover's distance by gradient descent; judged on held-out digits alone.
+
+python -m benchmarks.critic_rate [--device cuda] [--rates 0.01 0.1] [--epochs 5 20] [--out results/study-critic-rate.json]
+"""
+
+import argparse
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from opu import metrics
+from opu.environment import environment
+from opu.evaluate import student_answers
+from opu.experiments.domains import mnist
+from opu.experiments.models import Models, Scale
+from opu.experiments.presets import objective
+from opu.experiments.rows import MNIST
+from opu.files import write_json
+from opu.students import Student
+
+ROW = next(row for row in MNIST if row.name == "OPU-SGLD-EMD (paper-sgd)")
+
+
+def judge(student: Student, models: Models) -> dict[str, float]:
+    """Accuracy, AUROC of the confidence for errors, and the median log-precision."""
+    domain = models.domain
+    answers = student_answers(student.eval(), domain.held_out)
+    wrong = (answers.probabilities.argmax(-1).cpu() != domain.held_out_labels.cpu()).numpy()
+    return {
+        "accuracy": round(100 * float(1 - wrong.mean()), 2),
+        "errors": round(metrics.auroc(answers.scores["least_confidence"], wrong), 2),
+        "log_precision": round(-float(torch.as_tensor(answers.scores["negative_log_precision"]).median()), 2),
+    }
+
+
+def trial(models: Models, rate: float, schedule: str, epochs: int) -> dict[str, Any]:
+    """One student, from the averaged weights to the last epoch."""
+    preset = models.scale.preset("paper-sgd")
+    preset = replace(preset, transport_rate=rate, schedule=schedule, transport_epochs=epochs)
+    teacher = models.teacher("sgld")
+    torch.manual_seed(1000 + models.seed)
+    student = models.student(preset.link).start_mean_from(teacher)
+    before = judge(student, models)
+    models._distil(ROW, student, preset, objective("paper-sgd", "emd", "sgld"))
+    return {"rate": rate, "schedule": schedule, "epochs": epochs, "before": before, "after": judge(student, models)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--seed", type=int, default=5, help="One that the tables do not use.")
+    parser.add_argument("--rates", type=float, nargs="+", default=[1e-3, 1e-2, 3e-2, 1e-1])
+    parser.add_argument("--epochs", type=int, nargs="+", default=[5, 20])
+    parser.add_argument("--schedules", nargs="+", default=["constant", "cosine"])
+    parser.add_argument("--out", type=Path, default=Path("results/study-critic-rate.json"))
+    options = parser.parse_args()
+    device, trials = torch.device(options.device), []
+    domain = mnist().to(device)
+    teachers: dict[str, Any] = {}
+    for epochs in options.epochs:
+        for schedule in options.schedules:
+            for rate in options.rates:
+                with tempfile.TemporaryDirectory() as folder:  # a distillation that lies there would be gone on with
+                    models = Models(domain, Scale(), options.seed, Path(folder), device, False, teachers)
+                    trials.append(trial(models, rate, schedule, epochs))
+                print(trials[-1], flush=True)
+                write_json(options.out, {"seed": options.seed, "trials": trials, "environment": environment()})
+
+
+if __name__ == "__main__":
+    main()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from opu.dirichlet import Dirichlet
 from opu.measures import predictive_entropy
-from opu.novelty import FEWEST_INPUTS, MOST_QUANTILES, Novelty, rarity
+from opu.novelty import FEWEST_INPUTS, FOR_ROWS, MOST_QUANTILES, Blend, Novelty, rarity
 
 laws = settings(deadline=None, max_examples=60, derandomize=True, phases=(Phase.explicit, Phase.generate))
 LEVELS = (0.01, 0.05, 0.1, 0.5)
@@ -214,14 +214,15 @@ def test_either_measure_alone_can_raise_the_alarm():
     )  # the least that 500 inputs allow
 
 
-def test_novelty_is_the_rarer_of_two_tails_with_a_handicap_for_precision():
-    # N = max(-log p_E, -log 9 p_C): E has nine tenths of the false alarms, C has one.
+@pytest.mark.parametrize(("share", "of_entropy", "of_precision"), [(0.1, 1, 9), (0.5, 1, 1), (0.9, 9, 1), (0.75, 3, 1)])
+def test_novelty_is_the_rarer_of_two_tails_each_with_its_share_of_the_alarms(share, of_entropy, of_precision):
+    # For a tenth, N = max(-log p_E, -log 9 p_C): E has nine tenths of the false alarms, C has one.
     q = both_vary(100)
-    novelty = Novelty.fit(q)
+    novelty = Novelty.fit(q, Blend(share, 0.0))
     entropy = predictive_entropy(q)
     p_entropy = (entropy.unsqueeze(0) >= entropy.unsqueeze(1) - 1e-12).sum(-1) / 101
     p_precision = (q.log_precision.unsqueeze(0) <= q.log_precision.unsqueeze(1)).sum(-1) / 101
-    want = torch.maximum(-p_entropy.log(), -(9 * p_precision).log()).double()
+    want = torch.maximum(-(of_entropy * p_entropy).log(), -(of_precision * p_precision).log()).double()
     torch.testing.assert_close(novelty(q), want, rtol=1e-6, atol=1e-6)
 
 
@@ -254,10 +255,10 @@ def test_ranks_within_the_calibration_inputs_survive_any_monotone_map():
 
 @pytest.mark.parametrize("size", [FEWEST_INPUTS, 300, MOST_QUANTILES + 1000])
 def test_state_survives_a_round_trip(size):
-    novelty, fresh = Novelty.fit(both_vary(size)), both_vary(40)
+    novelty, fresh = Novelty.fit(both_vary(size), Blend(0.7, 0.3)), both_vary(40)
     stored = {name: buffer.clone() for name, buffer in novelty.state_dict().items()}
-    assert stored.keys() == {"entropy", "negative_log_precision", "scores"}
-    assert all(len(buffer) == min(size, MOST_QUANTILES) for buffer in stored.values())
+    assert stored.keys() == {"entropy", "bluntness", "scores", "blend"}
+    assert all(len(buffer) == min(size, MOST_QUANTILES) for name, buffer in stored.items() if name != "blend")
     other = Novelty(**{name: torch.zeros_like(buffer) for name, buffer in stored.items()})
     other.load_state_dict(stored)
     assert torch.equal(other(fresh), novelty(fresh))
@@ -279,6 +280,28 @@ def test_novelty_answers_in_the_dtype_of_the_student_and_calibrates_outside_its_
 def test_too_few_inputs_are_refused():
     with pytest.raises(ValueError, match=r"at least 10 held-out inputs.*got 9"):
         Novelty.fit(both_vary(FEWEST_INPUTS - 1))
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 5.0, math.nan])
+def test_a_share_outside_its_range_is_refused(share):
+    with pytest.raises(ValueError, match=r"share of bluntness .* must lie between 0 and 1; got"):
+        Blend(share, 0.0)
+
+
+@pytest.mark.parametrize("tilt", [-0.1, 1.1, math.nan])
+def test_a_tilt_outside_its_range_is_refused(tilt):
+    with pytest.raises(ValueError, match=r"tilt of bluntness must lie between 0 and 1; got"):
+        Blend(0.5, tilt)
+
+
+def test_for_rows_bluntness_is_the_negative_mean_log_concentration():
+    q = both_vary(100)
+    novelty = Novelty.fit(q, FOR_ROWS)
+    torch.testing.assert_close(novelty.bluntness, -q.log_concentration().mean(-1).sort(descending=True).values)
+    # So sure a mean that the precision hides what the smallest concentration shows.
+    sure = Dirichlet.from_logits(torch.tensor([[30.0, 0.0, 0.0]]).double(), q.log_precision.median()[None])
+    assert novelty.p_value(sure) < 0.02
+    assert Novelty.fit(q).p_value(sure) > 0.1
 
 
 @pytest.mark.parametrize("rate", [0.0, 1.0, -0.1, 5.0, math.nan])

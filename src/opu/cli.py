@@ -66,7 +66,7 @@ def reproduce(
         return
     wanted = [text.strip() for text in rows.split(",") if text.strip()]
     if table in SETUPS:
-        show_tabular(reproduce_tabular(table, out, seeds=_numbers(seeds), rows=wanted, quick=quick))
+        show_tabular(reproduce_tabular(table, out, seeds=_numbers(seeds), rows=wanted, quick=quick, device=device))
         return
     if table not in TABLES:
         raise ValueError(f"what can be reproduced is {', '.join([*TABLES, *SETUPS])} and figure; got {table!r}.")

@@ -14,7 +14,7 @@ from opu.checks import check_particles, check_randomness
 from opu.dirichlet import Dirichlet
 from opu.graphed import Graphed
 from opu.inputs import Rows, Transform, as_rows, default_transform
-from opu.novelty import FEWEST_INPUTS, Novelty
+from opu.novelty import FEWEST_INPUTS, FOR_IMAGES, FOR_ROWS, Blend, Novelty
 from opu.objectives import Objective
 from opu.run_folder import NoFolder, RunFolder, random_state, restore_random_state
 from opu.teachers import ParticleBank, Teacher
@@ -155,17 +155,22 @@ def distill(
 
 
 @torch.no_grad()
-def calibrate(student: nn.Module, inputs: Tensor) -> Novelty:
+def calibrate(student: nn.Module, inputs: Tensor, blend: Blend | None = None) -> Novelty:
     """Calibrate a student's novelty score on ordinary inputs, best ones that its teacher was not trained on.
 
     :func:`distill` does this with its held-out inputs; call it again with better ones where there are some.
+
+    Args:
+        student: Gets the score as its ``novelty``.
+        inputs: Ordinary ones.
+        blend: How entropy and precision make up the score; one that suits images, or rows of features, unless given.
     """
     student.eval()
     parts = [student(part) for part in inputs.split(1024)]
     q = Dirichlet(
         *(torch.cat(column) for column in zip(*((p.mean, p.log_precision, p.log_mean) for p in parts), strict=True))
     )
-    novelty = Novelty.fit(q)
+    novelty = Novelty.fit(q, blend or (FOR_ROWS if inputs.ndim == 2 else FOR_IMAGES))
     student.novelty = novelty
     return novelty
 

@@ -1,15 +1,19 @@
 r"""Novelty: one score for near and far strangers, calibrated on ordinary inputs.
 
-The entropy E of the mean sees inputs near the classes, the precision C sees inputs far from them. Each is turned into
-the probability that an ordinary input looks at least as uncertain, and either may raise the alarm:
+The entropy E of the mean sees inputs near the classes, the bluntness B of the Dirichlet sees inputs far from them. Each is
+turned into the probability that an ordinary input looks at least as uncertain, and either may raise the alarm. B may cause
+a share :math:`s` of all false alarms, and E the rest (a weighted Bonferroni rule), up to a constant:
 
-.. math:: N(x) = \max(-\log p_E(x),\; -\log 9\,p_C(x)), \qquad p_m(x) = P(m(\text{ordinary}) \ge m(x)).
+.. math:: N(x) = \max(\log\tfrac{1-s}{p_E(x)},\; \log\tfrac{s}{p_B(x)}), \qquad p_m(x) = P(m(\text{ordinary}) \ge m(x)).
 
-Of all false alarms E may cause nine tenths and C one tenth (a weighted Bonferroni rule). With equal shares the doubts of C
-about ordinary inputs drown those of E about near strangers, while far strangers are so rare under C that a tenth is enough.
+For images B is C, the negative log-precision, and has a tenth: with more, its doubts about ordinary images drown those of E
+about near strangers, and far ones are so rare under C that a tenth is enough. For rows of a table ordinary rows are often
+between classes and strangers often are not, so that E says little, and B has nine tenths; it is there
+:math:`-\tfrac1K \sum_k \ln\alpha_k`. A member that is sure of a row hides its doubts from :math:`\alpha_0`, not from the
+smallest concentration. ``docs/log.md`` has the studies.
 """
 
-import math
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -18,46 +22,67 @@ from torch import Tensor, nn
 from opu.dirichlet import Dirichlet
 
 MOST_QUANTILES = 2048
-# log(0.9 / 0.1): how much rarer an input must look to C than to E for the same alarm.
-HANDICAP_OF_C = math.log(9)
 FEWEST_INPUTS = 10
+
+
+@dataclass(frozen=True)
+class Blend:
+    r"""How novelty is made up.
+
+    Attributes:
+        share: Of all false alarms, those that the bluntness may cause; the entropy may cause the others.
+        tilt: The weight :math:`w` in the bluntness :math:`-\ln\alpha_0 - \tfrac wK \sum_k \ln h_k`: 0 makes it the negative
+            log-precision, 1 the negative mean log-concentration.
+    """
+
+    share: float
+    tilt: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share < 1:
+            raise ValueError(f"the share of bluntness in the false alarms must lie between 0 and 1; got {self.share}.")
+        if not 0 <= self.tilt <= 1:
+            raise ValueError(f"the tilt of bluntness must lie between 0 and 1; got {self.tilt}.")
+
+
+FOR_IMAGES, FOR_ROWS = Blend(0.1, 0.0), Blend(0.9, 1.0)
 
 
 class Novelty(nn.Module):
     """The calibrated score N and its p-value, as a small module that is stored with the student.
 
     Build it with :meth:`fit` from the student's answers to held-out ordinary inputs, best ones that the teacher was not
-    trained on. The buffers hold sorted values of E, of C and of N itself on those inputs.
+    trained on. The buffers hold sorted values of E, of B and of N itself on those inputs, and the two numbers of the blend.
     """
 
     entropy: Tensor
-    negative_log_precision: Tensor
+    bluntness: Tensor
     scores: Tensor
+    blend: Tensor
 
-    def __init__(self, entropy: Tensor, negative_log_precision: Tensor, scores: Tensor) -> None:
+    def __init__(self, entropy: Tensor, bluntness: Tensor, scores: Tensor, blend: Tensor) -> None:
         super().__init__()
-        self.register_buffer("entropy", entropy.double())
-        self.register_buffer("negative_log_precision", negative_log_precision.double())
-        self.register_buffer("scores", scores.double())
+        for name, values in (("entropy", entropy), ("bluntness", bluntness), ("scores", scores), ("blend", blend)):
+            self.register_buffer(name, values.double())
 
     @classmethod
-    def fit(cls, q: Dirichlet) -> "Novelty":
+    def fit(cls, q: Dirichlet, blend: Blend = FOR_IMAGES) -> "Novelty":
         """Calibrate on a student's answers to held-out ordinary inputs; ten is the least, some hundreds are good."""
         if len(q) < FEWEST_INPUTS:
             raise ValueError(
                 f"novelty needs at least {FEWEST_INPUTS} held-out inputs to be calibrated, better some hundreds; got "
                 f"{len(q)}. Hold more inputs out."
             )
-        q = q.detach()
-        entropy, sharpness = _measures(q)
-        score = _louder(rarity(entropy, entropy.sort().values), rarity(sharpness, sharpness.sort().values))
-        return cls(_quantiles(entropy), _quantiles(sharpness), _quantiles(score))
+        numbers = torch.tensor([blend.share, blend.tilt], dtype=torch.float64, device=q.mean.device)
+        entropy, bluntness = _measures(q.detach(), numbers)
+        rare = rarity(entropy, entropy.sort().values), rarity(bluntness, bluntness.sort().values)
+        return cls(_quantiles(entropy), _quantiles(bluntness), _quantiles(_louder(*rare, numbers)), numbers)
 
     def forward(self, q: Dirichlet) -> Float[Tensor, "*B"]:
         """N: it grows with novelty, and has no upper bound."""
-        entropy, sharpness = _measures(q)
-        score = _louder(rarity(entropy, self.entropy), rarity(sharpness, self.negative_log_precision))
-        return score.to(q.mean.dtype)
+        entropy, bluntness = _measures(q, self.blend)
+        rare = rarity(entropy, self.entropy), rarity(bluntness, self.bluntness)
+        return _louder(*rare, self.blend).to(q.mean.dtype)
 
     def p_value(self, q: Dirichlet) -> Float[Tensor, "*B"]:
         """Probability that an ordinary input scores at least this high: flag below 0.01 to flag 1 % of ordinary inputs.
@@ -91,13 +116,16 @@ def rarity(values: Float[Tensor, "*B"], ordinary: Float[Tensor, " n"]) -> Float[
     return torch.where(values < ordinary[0], below_all, -torch.log(tail) + upper)
 
 
-def _louder(of_entropy: Tensor, of_precision: Tensor) -> Tensor:
-    return torch.maximum(of_entropy, of_precision - HANDICAP_OF_C)
+def _louder(of_entropy: Tensor, of_bluntness: Tensor, blend: Float[Tensor, "2"]) -> Tensor:
+    # Less the logarithm of the larger share, so that the measure which has it is read as it is.
+    share = blend[0]
+    larger = torch.maximum(share, 1 - share)
+    return torch.maximum(of_entropy + ((1 - share) / larger).log(), of_bluntness + (share / larger).log())
 
 
-def _measures(q: Dirichlet) -> tuple[Tensor, Tensor]:
+def _measures(q: Dirichlet, blend: Float[Tensor, "2"]) -> tuple[Tensor, Tensor]:
     log_mean = q.log_mean.double().log_softmax(-1)
-    return -(log_mean.exp() * log_mean).sum(-1), -q.log_precision.double()
+    return -(log_mean.exp() * log_mean).sum(-1), -q.log_precision.double() - blend[1] * log_mean.mean(-1)
 
 
 def _mean_excess(ordinary: Tensor) -> Tensor:

@@ -10,11 +10,12 @@ from mpmath.ctx_mp import MPContext
 from scipy import special, stats
 from torch import Tensor
 
+import opu
 from opu.dirichlet import Dirichlet, kl_divergence
 from opu.kernels import Polynomial
 from opu.objectives.base import BaseObjective, Objective, WeightedSum
 from opu.objectives.exact_mmd import ExactMMD
-from opu.objectives.kl import ForwardKL
+from opu.objectives.kl import ForwardKL, SteadyKL
 
 mp = MPContext()
 mp.dps = 50
@@ -107,6 +108,96 @@ def test_the_order_of_classes_does_not_matter_to_it():
     swapped = dirichlet(*[[alpha[k] for k in order] for alpha in ALPHAS])
     before = ForwardKL()(NO_INPUT, log_particles, dirichlet(*ALPHAS))
     torch.testing.assert_close(ForwardKL()(NO_INPUT, log_particles[..., order], swapped), before, rtol=1e-11, atol=0)
+
+
+# Steady KL
+
+
+def gradient(objective: Objective, log_alpha: Tensor, mean_log: Tensor) -> tuple[Tensor, Tensor]:
+    log_alpha = log_alpha.clone().requires_grad_()
+    value = objective(NO_INPUT, mean_log[None], Dirichlet.from_log_concentration(log_alpha))
+    (found,) = torch.autograd.grad(value.sum(), log_alpha)
+    return value.detach(), found
+
+
+def random_case(seed: int, rows: int = 20, classes: int = 4) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    log_alpha = 4 * torch.randn(rows, classes, generator=generator, dtype=torch.float64)
+    return log_alpha, 10 * torch.randn(rows, classes, generator=generator, dtype=torch.float64).log_softmax(-1)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_steady_gradient_is_the_gradient_shortened_to_the_bound_in_the_same_direction(seed):
+    log_alpha, mean_log = random_case(seed)
+    value, full = gradient(ForwardKL(), log_alpha, mean_log)
+    steady_value, short = gradient(SteadyKL(3.0), log_alpha, mean_log)
+    torch.testing.assert_close(steady_value, value)
+    length = full.norm(dim=-1)
+    assert (length > 3).any()  # else nothing is tested
+    torch.testing.assert_close(short.norm(dim=-1), length.clamp(max=3), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(short * length.unsqueeze(-1), full * length.clamp(max=3).unsqueeze(-1))
+
+
+def test_a_bound_that_nothing_reaches_changes_nothing():
+    log_alpha, mean_log = random_case(0)
+    torch.testing.assert_close(
+        gradient(SteadyKL(1e12), log_alpha, mean_log), gradient(ForwardKL(), log_alpha, mean_log)
+    )
+
+
+def test_a_steady_gradient_vanishes_where_that_of_the_kl_does():
+    alpha = torch.tensor(ALPHAS, dtype=torch.float64)
+    _, found = gradient(SteadyKL(), alpha.log(), expected_log(*ALPHAS)[0])
+    torch.testing.assert_close(found, torch.zeros_like(found), rtol=0, atol=1e-9)
+
+
+def test_without_gradients_steady_is_the_kl():
+    log_alpha, mean_log = random_case(1)
+    q = Dirichlet.from_log_concentration(log_alpha)
+    with torch.no_grad():
+        assert torch.equal(SteadyKL()(NO_INPUT, mean_log[None], q), ForwardKL()(NO_INPUT, mean_log[None], q))
+
+
+def test_far_inputs_do_not_drag_the_precision_of_all_others_down():
+    """Half of the inputs are near, with particles that agree; half are far, where members are sure and disagree.
+
+    With the plain KL the far ones, whose gradients are hundreds of times as long, drive the precision of all of them down.
+    """
+    torch.manual_seed(0)
+    near, far = torch.randn(64, 4), 8 * torch.randn(64, 4)
+
+    def teacher(x: Tensor, num_particles: int) -> Tensor:
+        weights = torch.tensor([1.0, -1.0, 0.5, 0.0]) + 0.1 * torch.randn(num_particles, 4)
+        logit = weights @ x.T
+        return torch.stack([torch.zeros_like(logit), logit], -1).log_softmax(-1)
+
+    def fitted(objective: str) -> Tensor:
+        torch.manual_seed(1)
+        student = opu.students.mlp(4, 2, (32,), link="bounded(-2, 12)").start_precision_at(4.0)
+        x = torch.cat([near, far])
+        opu.distill(
+            teacher,
+            student,
+            x,
+            objective=objective,
+            broaden=None,
+            epochs=1000,
+            learning_rate=1e-2,
+            held_out=0,
+            progress=False,
+        )
+        with torch.no_grad():
+            return student.eval()(near).log_precision
+
+    truth = opu.maximum_likelihood(teacher(near, 2000)).log_precision
+    error = {objective: float((fitted(objective) - truth).abs().median()) for objective in ("kl", "steady_kl")}
+    assert error["steady_kl"] < 0.5
+    assert error["kl"] > 2 * error["steady_kl"]
+
+
+def test_a_bound_that_is_not_positive_is_refused():
+    with pytest.raises(ValueError, match="strongest pull of one input must be positive; got 0"):
+        SteadyKL(0)
 
 
 # Arithmetic

@@ -71,7 +71,7 @@ def reproduce(
     """
     console = console or Console()
     chosen = select(table, rows)
-    where = _device(device)
+    where = chosen_device(device)
     make_folder(out, resume=True)
     domain = DOMAINS[table]()
     if domain.name == "emnist-bymerge47":
@@ -95,7 +95,8 @@ def reproduce(
     return records, seconds
 
 
-def _device(name: str) -> torch.device:
+def chosen_device(name: str) -> torch.device:
+    """The device of a name; ``auto`` is the GPU where there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

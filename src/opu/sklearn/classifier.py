@@ -65,7 +65,7 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         teacher: Any = "polya-gamma",
         *,
         hidden: Any = (64, 64),
-        objective: Any = "kl",
+        objective: Any = "steady_kl",
         learning_rate: Any = 1e-2,
         num_particles: Any = 32,
         epochs: Any = None,

@@ -17,7 +17,7 @@ from opu.students.links import parse_link
 from opu.students.student import Student
 
 FORMAT = 1
-NOVELTY_PARTS = ("entropy", "negative_log_precision", "scores")
+NOVELTY_PARTS = ("entropy", "bluntness", "scores", "blend")
 _BUILDERS = {"mlp": networks.mlp, "lenet": networks.lenet, "from_backbone": networks.from_backbone}
 
 

@@ -16,6 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from opu.environment import environment
 from opu.evaluate import trivial_detection
+from opu.experiments.reproduce import chosen_device
 from opu.experiments.tabular import models
 from opu.experiments.tabular.setups import SETUPS, Prepared, Setup, prepare
 from opu.files import write_json
@@ -31,6 +32,7 @@ def reproduce_tabular(
     seeds: list[int],
     rows: list[str] | None = None,
     quick: bool = False,
+    device: str = "auto",
     console: Console | None = None,
 ) -> list[dict[str, Any]]:
     """Run a table for some seeds; the records, which also lie in ``out`` as one file per seed.
@@ -41,9 +43,11 @@ def reproduce_tabular(
         seeds: Which seeds.
         rows: Only data sets and presets with one of these texts in their name, such as ``pima`` or ``sound``.
         quick: Pima only.
+        device: Where Gaussian processes are sampled; logistic regression is sampled on the CPU.
         console: Where to say how far it is.
     """
     console = console or Console()
+    where = torch.device("cpu") if table == "blr" else chosen_device(device)
     chosen = _select(table, rows, quick)
     folder = out / f"{table}-parts"
     make_folder(folder, resume=True)
@@ -52,21 +56,23 @@ def reproduce_tabular(
     ]
     # Long ones first, so that no core waits at the end.
     todo.sort(key=lambda each: each[0].data != "spambase")
-    for number, (setup, seed, seconds) in enumerate(_all(table, todo, folder), 1):
+    for number, (setup, seed, seconds) in enumerate(_all(table, todo, folder, where), 1):
         console.print(f"{number} of {len(todo)}: {setup.name}, seed {seed} ({seconds:.0f} s)")
     return [_record(table, folder, seed, out) for seed in dict.fromkeys(seeds)]
 
 
-def _all(table: str, todo: list[tuple[Setup, int]], folder: Path) -> Iterator[tuple[Setup, int, float]]:
+def _all(
+    table: str, todo: list[tuple[Setup, int]], folder: Path, where: torch.device
+) -> Iterator[tuple[Setup, int, float]]:
     """Every part as it is done, one process with one thread for each core."""
     workers = min(len(todo), os.cpu_count() or 1)
     if workers <= 1:
         for setup, seed in todo:
-            yield setup, seed, _one(table, setup, seed, folder)
+            yield setup, seed, _one(table, setup, seed, folder, where)
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_one_thread) as pool:
-        running = {pool.submit(_one, table, setup, seed, folder): (setup, seed) for setup, seed in todo}
+        running = {pool.submit(_one, table, setup, seed, folder, where): (setup, seed) for setup, seed in todo}
         for done in as_completed(running):
             yield *running[done], done.result()
 
@@ -77,9 +83,9 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def _one(table: str, setup: Setup, seed: int, folder: Path) -> float:
+def _one(table: str, setup: Setup, seed: int, folder: Path, where: torch.device) -> float:
     torch.manual_seed(seed)
-    data = prepare(setup, seed)
+    data = prepare(setup, seed).to(where)
     with warnings.catch_warnings(record=True) as noticed:
         warnings.simplefilter("always")
         result = RUN[table](setup, data)
@@ -89,7 +95,7 @@ def _one(table: str, setup: Setup, seed: int, folder: Path) -> float:
         "num_test": len(data.test),
         "trivial": trivial_detection(data.test, data.foreign, data.x),
         "warnings": sorted({str(each.message) for each in noticed if each.category is UserWarning}),
-        "commit": environment()["commit"],
+        "environment": environment(),
     }
     write_json(_path(folder, setup, seed), _rounded(result))
     return float(sum(row["fit_seconds"] for row in result["rows"].values()))
@@ -113,7 +119,7 @@ def _path(folder: Path, setup: Setup, seed: int) -> Path:
 def _record(table: str, folder: Path, seed: int, out: Path) -> dict[str, Any]:
     paths = {setup.name: _path(folder, setup, seed) for setup in SETUPS[table]}
     parts = {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
-    record = {"table": table, "seed": seed, "parts": parts, "environment": environment()}
+    record = {"table": table, "seed": seed, "parts": parts}
     write_json(out / f"{table}-seed{seed}.json", record)
     return record
 

@@ -1,6 +1,6 @@
 """What the tabular experiments run on: how columns are scaled, what the model is, and who the strangers are."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -73,6 +73,11 @@ class Prepared:
     test: Float[Tensor, "T F"]
     test_labels: Tensor
     foreign: dict[str, Tensor]
+
+    def to(self, device: torch.device) -> "Prepared":
+        """The same on a device."""
+        here = {name: getattr(self, name).to(device) for name in ("x", "labels", "held_out", "test")}
+        return replace(self, **here, foreign={name: x.to(device) for name, x in self.foreign.items()})
 
 
 def prepare(setup: Setup, seed: int) -> Prepared:

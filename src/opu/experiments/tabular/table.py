@@ -41,7 +41,7 @@ PAPER: dict[str, dict[str, dict[str, tuple[float, ...]]]] = {
 }
 _SCORES: dict[str, list[tuple[str, tuple[str, ...]]]] = {
     "teacher": [("best of E, P, MI", TEACHER_MEASURES)],
-    "student": [("N", ("novelty",)), ("C", ("negative_log_precision",))],
+    "student": [("N", ("novelty",)), ("E", ("predictive_entropy",)), ("C", ("negative_log_precision",))],
 }
 _NAMES = {"predictive_entropy": "E", "negative_log_precision": "C"}
 
@@ -52,8 +52,11 @@ def beside_the_paper(records: list[Record]) -> tuple[list[str], list[list[str]]]
     lines = []
     for data, parts in _parts(records, "paper"):
         for row in parts[0]["rows"]:
-            theirs = PAPER[records[0]["table"]][data][row]
-            found = [part["rows"][row] for part in parts]
+            theirs = PAPER[records[0]["table"]][data][row.split(" ")[0]]
+            found, lost = _found(parts, row)
+            if not found:
+                lines.append([f"{data}: {row}", lost, *[""] * 5])
+                continue
             picked = "C" if row.startswith("OPU") else "E"
             measures = [m for m in _NAMES if m in found[0]["ood"]["gaussian"]]
             cells = [_beside([each["accuracy"] for each in found], theirs[0])]
@@ -65,7 +68,7 @@ def beside_the_paper(records: list[Record]) -> tuple[list[str], list[list[str]]]
                     f"{spread([each['ood']['gaussian'][m][metric] for each in found])} {_NAMES[m]}" for m in measures
                 )
                 cells.append(f"{ours} ({theirs[position]:.1f} {picked})")
-            lines.append([f"{data}: {row}", *cells, _times(found, theirs[5])])
+            lines.append([f"{data}: {row}{lost and f' ({lost})'}", *cells, _times(found, theirs[5])])
         lines.append(_trivial_line(data, parts))
     return [*header, "fit, then test set in"], lines
 
@@ -88,12 +91,12 @@ def detection(records: list[Record]) -> tuple[list[str], list[list[str]]]:
     for data, parts in _parts(records, "sound"):
         sets = ["misclassification", *parts[0]["trivial"]]
         header = ["", "accuracy", "errors", *sets[1:]]
-        for row, each in parts[0]["rows"].items():
-            found = [part["rows"][row] for part in parts]
-            student = "novelty" in each["misclassification"]
-            for label, measures in _SCORES["student" if student else "teacher"]:
+        for row in parts[0]["rows"]:
+            found, lost = _found(parts, row)
+            for label, measures in _SCORES["student" if row.startswith("OPU") else "teacher"] if found else []:
+                name = f"{data}: {row}, {label}{lost and f' ({lost})'}"
                 accuracy = spread([each["accuracy"] for each in found])
-                lines.append([f"{data}: {row}, {label}", accuracy, *(_best(found, task, measures) for task in sets)])
+                lines.append([name, accuracy, *(_best(found, task, measures) for task in sets)])
         best = [spread([max(part["trivial"][task].values()) for part in parts]) for task in sets[1:]]
         lines.append([f"{data}: best trivial detector", "", "", *best])
     return header, lines
@@ -124,6 +127,29 @@ def _parts(records: list[Record], preset: str) -> list[tuple[str, list[Record]]]
     setups = [setup for setup in SETUPS[records[0]["table"]] if setup.preset == preset]
     found = [(each.data, [r["parts"][each.name] for r in records if each.name in r["parts"]]) for each in setups]
     return [(data, parts) for data, parts in found if parts]
+
+
+def speed(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+    """How much faster the student is, with the teacher's sampling left out and with it charged to one test set."""
+    header = ["", "teacher samples for", "teacher's test set", "student's test set", "ratio", "ratio, sampling charged"]
+    lines = []
+    for data, parts in _parts(records, "sound"):
+        teacher, *_, student = parts[0]["rows"]
+        both = [(part["rows"][teacher], part["rows"][student]) for part in parts]
+        fit = statistics.median(t["fit_seconds"] for t, _ in both)
+        slow, fast = (statistics.median(pair[i]["predict_seconds"] for pair in both) for i in (0, 1))
+        plain = statistics.median(t["predict_seconds"] / s["predict_seconds"] for t, s in both)
+        charged = statistics.median((t["predict_seconds"] + t["fit_seconds"]) / s["predict_seconds"] for t, s in both)
+        cells = [f"{fit:.1f} s", f"{1e3 * slow:.2g} ms", f"{1e3 * fast:.2g} ms", f"{plain:.2g}x", f"{charged:,.0f}x"]
+        lines.append([f"{data}: {teacher}", *cells])
+    return header, lines
+
+
+def _found(parts: list[Record], row: str) -> tuple[list[Record], str]:
+    """A row's results over seeds, and how many seeds have none because the student diverged."""
+    every = [part["rows"][row] for part in parts if row in part["rows"]]
+    found = [each for each in every if "diverged" not in each]
+    return found, f"diverged on {len(every) - len(found)} of {len(every)} seeds" if len(found) < len(every) else ""
 
 
 def _best(found: list[Record], task: str, measures: tuple[str, ...]) -> str:

@@ -1,0 +1,126 @@
+"""How the students of tables 3 and 4 are made: as the paper says, as comes closest to its numbers, and as we would."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+import opu
+from opu.experiments.tabular.setups import Prepared, Setup
+from opu.students.links import bounds_for
+from opu.teachers import Teacher
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A distillation. The paper says nothing of its networks here: their size is ours.
+
+    Attributes:
+        link: From the precision network's output to the log-precision; ``fitted`` has bounds from the teacher's particles.
+        standardise: Whether the student's first layer standardises its inputs, whatever the teacher sees.
+        objective: As in :func:`opu.distill`.
+        num_particles: Fresh ones for each input and step.
+        learning_rate: Of Adam, or of plain gradient descent.
+        sgd: Plain gradient descent.
+        schedule: Of the learning rate.
+        updates: ``joint`` or ``alternating``.
+        broadened: Half of each batch is broadened and labelled by the teacher.
+        batch_size: Inputs per step.
+        num_steps: About how many.
+        hidden: Widths of the layers of both networks.
+    """
+
+    link: str = "exp"
+    standardise: bool = True
+    objective: str = "kl"
+    num_particles: int = 32
+    learning_rate: float = 1e-3
+    sgd: bool = False
+    schedule: str = "constant"
+    updates: str = "alternating"
+    broadened: bool = False
+    batch_size: int = 64
+    num_steps: int = 2000
+    hidden: tuple[int, ...] = (64, 64)
+
+
+# What is stated. Raw Spambase, with columns up to 15,000, no network can learn, so the student standardises.
+PAPER = Recipe()
+# Width and length were chosen by how close the student comes to its teacher on held-out rows, as they are and broadened.
+SOUND = Recipe(
+    link="fitted",
+    objective="steady_kl",
+    num_particles=64,
+    learning_rate=1e-2,
+    schedule="cosine",
+    updates="joint",
+    broadened=True,
+    batch_size=128,
+    num_steps=3000,
+    hidden=(128, 128),
+)
+# What came closest to the paper's rows in a search over link, scaling, divergence and optimiser, on seeds that the tables
+# do not show. It was made to imitate, with the test results in sight: it says what can explain a number, and no more. For
+# Spambase nothing came close: C lay between 1 and 95 from one start to the next.
+CLOSEST = {
+    ("blr", "pima"): replace(PAPER, link="softplus", standardise=False),
+}
+
+
+class Standardise(nn.Module):
+    """Each column less its mean over some rows, divided by its standard deviation there."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, x: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mean", x.mean(0))
+        self.register_buffer("scale", x.std(0, correction=0).clamp(min=1e-12))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The rows, standardised."""
+        return (x - self.mean) / self.scale
+
+
+def recipes(table: str, setup: Setup) -> dict[str, Recipe]:
+    """The students of one part, by what is added to the row's name."""
+    if setup.preset == "sound":
+        return {"": SOUND}
+    closest = CLOSEST.get((table, setup.data))
+    return {"": PAPER} if closest is None else {"": PAPER, " (closest)": closest}
+
+
+def distil(recipe: Recipe, teacher: Teacher, data: Prepared) -> nn.Module:
+    """A student by a recipe."""
+    fitted = opu.maximum_likelihood(teacher(data.x[:500], 200)).log_precision
+    link = bounds_for(fitted) if recipe.link == "fitted" else recipe.link
+    student = opu.students.mlp(data.x.shape[1], int(data.labels.max()) + 1, recipe.hidden, link=link)
+    if recipe.standardise:
+        student.trunk = Standardise(data.x)
+    if recipe.link == "fitted":
+        student.start_precision_at(float(fitted.median()))
+    student.to(data.x.device)
+    opu.distill(
+        teacher,
+        student,
+        data.x,
+        objective=recipe.objective,
+        num_particles=recipe.num_particles,
+        broaden="auto" if recipe.broadened else None,
+        epochs=max(1, round(recipe.num_steps / max(1, len(data.x) // recipe.batch_size))),
+        batch_size=recipe.batch_size,
+        learning_rate=recipe.learning_rate,
+        schedule=recipe.schedule,
+        optimizer=partial(_sgd, learning_rate=recipe.learning_rate) if recipe.sgd else None,
+        updates=recipe.updates,
+        held_out=data.held_out,
+        progress=False,
+    )
+    return student
+
+
+def _sgd(parameters: Iterable[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, learning_rate)

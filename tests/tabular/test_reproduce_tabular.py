@@ -8,7 +8,7 @@ from rich.console import Console
 
 from opu.experiments.tabular import reproduce as module
 from opu.experiments.tabular.reproduce import reproduce_tabular
-from opu.experiments.tabular.table import beside_the_paper, detection, show
+from opu.experiments.tabular.table import beside_the_paper, detection, show, speed
 
 
 @pytest.mark.slow
@@ -17,7 +17,7 @@ def test_pima_by_the_papers_recipe(tmp_path, data_folder, monkeypatch):
     (record,) = reproduce_tabular("blr", tmp_path, seeds=[0], rows=["pima (paper"], quick=True)
     assert json.loads((tmp_path / "blr-seed0.json").read_text()) == record
     part = record["parts"]["pima (paper)"]
-    assert list(part["rows"]) == ["PG", "CA-PG", "OPU-PG"]
+    assert list(part["rows"]) == ["PG", "CA-PG", "OPU-PG", "OPU-PG (closest)"]
     assert part["mixing"]["coefficients"]["max_r_hat"] < 1.05
     teacher, student = part["rows"]["PG"], part["rows"]["OPU-PG"]
     assert abs(student["accuracy"] - teacher["accuracy"]) < 5
@@ -79,9 +79,26 @@ def test_scores_are_fixed_in_advance():
         ["pima: PG, best of E, P, MI", "75.0", "70.0 MI", "70.0 MI", "70.0 MI"],
         ["pima: CA-PG, best of E, P, MI", "75.0", "70.0 MI", "70.0 MI", "70.0 MI"],
         ["pima: OPU-PG, N", "75.0", "80.0", "80.0", "80.0"],
+        ["pima: OPU-PG, E", "75.0", "60.0", "60.0", "60.0"],
         ["pima: OPU-PG, C", "75.0", "90.0", "90.0", "90.0"],
         ["pima: best trivial detector", "", "", "99.0", "99.0"],
     ]
+
+
+def test_a_student_that_diverged_is_counted_and_left_out_of_the_averages():
+    lost = record(1.0)
+    lost["parts"]["pima (paper)"]["rows"]["OPU-PG"] = {"diverged": "the log-precision ran away"}
+    _, lines = beside_the_paper([record(-1.0), lost])
+    assert lines[2][:2] == ["pima: OPU-PG (diverged on 1 of 2 seeds)", "74.0 (64.4)"]
+    _, lines = beside_the_paper([lost])
+    assert lines[2][:2] == ["pima: OPU-PG", "diverged on 1 of 1 seeds"]
+    assert len({len(line) for line in lines}) == 1
+
+
+def test_speed_is_told_with_and_without_the_sampling():
+    header, lines = speed([record(0.0)])
+    assert len(header) == len(lines[0])
+    assert lines == [["pima: PG", "3.0 s", "2 ms", "2 ms", "1x", "1,501x"]]
 
 
 def test_the_terminal_shows_both_and_what_was_noticed():

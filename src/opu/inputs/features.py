@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from opu.inputs.transforms import Transform, mixup, normal_like, one_of, other_rows, uniform
+from opu.inputs.transforms import Transform, mixup, normal_like, one_of, uniform
 
 __all__ = ["default", "mixup", "noise", "permuted_columns", "scaled_about_centre"]
 
@@ -23,7 +23,7 @@ def noise(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
 
 def permuted_columns(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """In each row, some columns take the value of another row: the margins stay, the dependence between them goes."""
-    donors = torch.stack([other_rows(x, generator) for _ in range(x.shape[1])], 1)
+    donors = torch.rand(x.shape, generator=generator, device=x.device).argsort(0)  # each column in an order of its own
     exchanged = torch.rand(x.shape, generator=generator, device=x.device) < uniform(x, 0.2, 1.0, generator)
     return torch.where(exchanged, x.gather(0, donors), x)
 

@@ -42,7 +42,7 @@ class Recipe:
     updates: str = "alternating"
     broadened: bool = False
     batch_size: int = 64
-    num_steps: int = 2000
+    num_steps: int = 1500
     hidden: tuple[int, ...] = (64, 64)
 
 
@@ -58,7 +58,7 @@ SOUND = Recipe(
     updates="joint",
     broadened=True,
     batch_size=128,
-    num_steps=3000,
+    num_steps=2500,
     hidden=(128, 128),
 )
 # What came closest to the paper's rows in a search over link, scaling, divergence and optimiser, on seeds that the tables

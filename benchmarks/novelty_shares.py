@@ -20,10 +20,9 @@ from opu import metrics
 from opu.demo.data import Digits
 from opu.demo.run import Settings, distil_student, train_teacher
 from opu.environment import environment
-from opu.evaluate import student_answers, teacher_answers
+from opu.evaluate import TEACHER_MEASURES, student_answers, teacher_answers
 from opu.files import write_json
 from opu.novelty import rarity
-from opu.tables import TEACHER_MEASURES
 
 EVALUATED_CLASS = 9
 SHARES = {"1/2": 0.5, "1/4": 0.25, "1/10": 0.1, "1/20": 0.05}

@@ -18,14 +18,13 @@ from opu import measures, metrics
 from opu.data.tables import Table
 from opu.dirichlet import Dirichlet
 from opu.environment import environment
-from opu.evaluate import teacher_answers
+from opu.evaluate import TEACHER_MEASURES, teacher_answers
 from opu.experiments.tabular import setups
 from opu.experiments.tabular.students import SOUND, distil
 from opu.files import write_json
 from opu.novelty import rarity
 from opu.teachers import GibbsSettings, SGPMCSettings, Teacher, polya_gamma, sgpmc
 
-OF_TEACHER = ("predictive_entropy", "least_confidence", "mutual_information")
 Scores = dict[str, Tensor]
 
 
@@ -124,7 +123,7 @@ def one(table: str, kind: str, seed: int) -> dict[str, Any]:
             outside = rules(ordinary, scores(student(x)))
             theirs = teacher_answers(teacher, x, 300).scores
             found = {rule: _auroc(inside[rule].numpy(), outside[rule].numpy()) for rule in inside}
-            found |= {f"teacher {m}": _auroc(answers.scores[m], theirs[m]) for m in OF_TEACHER}
+            found |= {f"teacher {m}": _auroc(answers.scores[m], theirs[m]) for m in TEACHER_MEASURES}
             answer["sets"][name] = found
     return answer
 
@@ -145,7 +144,8 @@ def main() -> None:
     runs = []
     for kind in options.teachers:
         for table in options.tables:
-            for seed in options.seeds:
+            # With three functions the sampler mixes too slowly to judge by (it warns).
+            for seed in [] if (kind, table) == ("gp", "wine") else options.seeds:
                 runs.append(one(table, kind, seed))
                 print(table, kind, seed, flush=True)
                 write_json(options.out, {"runs": runs, "environment": environment()})

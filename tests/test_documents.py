@@ -26,6 +26,18 @@ def test_the_quickstart_runs_as_pasted(tmp_path):
     assert sorted(path.name for path in (tmp_path / "student").iterdir()) == ["config.json", "model.safetensors"]
 
 
+def test_the_guide_for_tables_runs_as_pasted(tmp_path):
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "tabular.md").read_text(), re.DOTALL)
+    check = (
+        "\nassert model.score(x_test, y_test) > 0.93\n"
+        "assert (low < high).all() and low.shape == probabilities.shape\n"
+        "assert (frame.index == x_test.index).all()\n"
+        "assert 0.8 < (frame['novelty_p_value'] > 0.1).mean() <= 1\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code + check], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_tables_are_what_the_files_say(document):
     text = document.read_text()

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.mnist_small import run
-from opu.tables import TEACHER_MEASURES
+from opu.evaluate import TEACHER_MEASURES
 
 
 @pytest.mark.slow

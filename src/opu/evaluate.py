@@ -17,6 +17,8 @@ from opu.teachers import Teacher
 from opu.trivial import trivial_scores
 
 Scores = dict[str, NDArray[np.float64]]
+# What a teacher knows of an input without a Dirichlet: E, P and MI.
+TEACHER_MEASURES = ("predictive_entropy", "least_confidence", "mutual_information")
 
 
 @dataclass(frozen=True)

@@ -98,11 +98,12 @@ def test_a_student_that_diverged_is_counted_and_left_out_of_the_averages():
 def test_speed_is_told_with_and_without_the_sampling():
     header, lines = speed([record(0.0)])
     assert len(header) == len(lines[0])
-    assert lines == [["pima: PG", "3.0 s", "2 ms", "2 ms", "1x", "1,501x"]]
+    assert lines == [["pima: PG", "3.0 s", "2 ms", "2 ms", "1.0x", "1,501x"]]
 
 
 def test_the_terminal_shows_both_and_what_was_noticed():
     text = io.StringIO()
     show([record(0.0)], Console(file=text, width=40))
     assert "best trivial detector" in text.getvalue()
-    assert "Noticed: the chains have mixed too" in text.getvalue()
+    said = " ".join(text.getvalue().split())
+    assert "Noticed in pima (sound), 1 of 1 seeds, such as: the chains have mixed too little." in said

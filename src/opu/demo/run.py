@@ -14,11 +14,10 @@ from torch import Tensor, nn
 import opu
 from opu.demo import data
 from opu.environment import environment
-from opu.evaluate import compare
+from opu.evaluate import TEACHER_MEASURES, compare
 from opu.files import write_json
 from opu.run_folder import make_folder
 from opu.students import Student
-from opu.tables import TEACHER_MEASURES
 from opu.teachers import MCDropout
 from opu.timing import median_seconds
 

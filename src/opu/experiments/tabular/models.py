@@ -10,7 +10,7 @@ import torch
 from opu import measures
 from opu.baselines import compact_approximation
 from opu.diagnosis import Diverged
-from opu.evaluate import Answers, assess, student_answers, teacher_answers
+from opu.evaluate import TEACHER_MEASURES, Answers, assess, student_answers, teacher_answers
 from opu.experiments.tabular.setups import Prepared, Setup
 from opu.experiments.tabular.students import Recipe, distil, recipes
 from opu.teachers import GibbsSettings, SGPMCSettings, Teacher, polya_gamma, sgpmc, svgp
@@ -18,7 +18,6 @@ from opu.timing import median_seconds
 
 NUM_SAMPLES = 500
 POOL = 5000
-TEACHER_MEASURES = ("predictive_entropy", "least_confidence", "mutual_information")
 STUDENT_MEASURES = (*TEACHER_MEASURES, "negative_log_precision", "novelty")
 
 

@@ -7,8 +7,8 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from opu.evaluate import TEACHER_MEASURES
 from opu.experiments.table import LETTERS, spread
-from opu.experiments.tabular.models import TEACHER_MEASURES
 from opu.experiments.tabular.setups import SETUPS
 
 Record = dict[str, Any]
@@ -81,7 +81,7 @@ def _trivial_line(name: str, parts: list[Record]) -> list[str]:
 def _times(found: list[Record], theirs: float) -> str:
     fit = statistics.median(each["fit_seconds"] for each in found)
     predict = statistics.median(each["predict_seconds"] for each in found)
-    return f"{fit:.1f} s, {1e3 * predict:.2g} ms ({theirs:g} s)"
+    return f"{fit:.1f} s, {1e3 * predict:.3g} ms ({theirs:g} s)"
 
 
 def detection(records: list[Record]) -> tuple[list[str], list[list[str]]]:
@@ -116,10 +116,12 @@ def show(records: list[Record], console: Console | None = None) -> None:
                 table.add_row(*line)
             wide.print(table)
     console.print(f"{len(records)} seed{'' if len(records) == 1 else 's'}.")
-    for warning in sorted(
-        {text for record in records for part in record["parts"].values() for text in part["warnings"]}
-    ):
-        console.print(f"Noticed: {warning}", highlight=False)
+    for name in dict.fromkeys(name for record in records for name in record["parts"]):
+        parts = [record["parts"][name] for record in records if name in record["parts"]]
+        noticed = [part["warnings"][0] for part in parts if part["warnings"]]
+        if noticed:
+            text = f"Noticed in {name}, {len(noticed)} of {len(parts)} seeds, such as: {noticed[0]}"
+            console.print(text, highlight=False, markup=False)
 
 
 def _parts(records: list[Record], preset: str) -> list[tuple[str, list[Record]]]:
@@ -140,9 +142,13 @@ def speed(records: list[Record]) -> tuple[list[str], list[list[str]]]:
         slow, fast = (statistics.median(pair[i]["predict_seconds"] for pair in both) for i in (0, 1))
         plain = statistics.median(t["predict_seconds"] / s["predict_seconds"] for t, s in both)
         charged = statistics.median((t["predict_seconds"] + t["fit_seconds"]) / s["predict_seconds"] for t, s in both)
-        cells = [f"{fit:.1f} s", f"{1e3 * slow:.2g} ms", f"{1e3 * fast:.2g} ms", f"{plain:.2g}x", f"{charged:,.0f}x"]
+        cells = [f"{fit:.1f} s", f"{1e3 * slow:.3g} ms", f"{1e3 * fast:.3g} ms", _ratio(plain), _ratio(charged)]
         lines.append([f"{data}: {teacher}", *cells])
     return header, lines
+
+
+def _ratio(value: float) -> str:
+    return f"{value:,.0f}x" if value >= 10 else f"{value:.1f}x"
 
 
 def _found(parts: list[Record], row: str) -> tuple[list[Record], str]:

@@ -1,0 +1,69 @@
+"""Tables in Markdown from result files, written between markers in the documents; no number is typed by hand.
+
+A document holds ``<!-- table: NAME -->`` and ``<!-- end -->``; what stands between them is rendered from ``results/``.
+"""
+
+import re
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+from opu.tables import studies
+from opu.tables.experiments import SHORT, SUMMARY, one_seed_seconds, reproduced, tabular
+from opu.tables.shared import detection_table, read, spread
+
+_BLOCK = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def render(text: str, results: Path) -> str:
+    """A document with all its tables made anew."""
+
+    def fill(block: re.Match[str]) -> str:
+        name = block[2]
+        if name not in TABLES:
+            raise ValueError(f"a document asks for the table {name!r}; those that exist are {', '.join(TABLES)}.")
+        return f"{block[1]}{TABLES[name](results)}\n{block[3]}"
+
+    return _BLOCK.sub(fill, text)
+
+
+def demo_table(results: Path) -> str:
+    """The demo over several seeds, with accuracy and speed."""
+    runs = read(results, "demo-seed*.json", "for s in 0 1 2 3 4; do opu demo --seed $s --out runs/demo-$s; done")
+    accuracy = {who: spread([run["accuracy"][who] for run in runs]) for who in ("teacher", "student")}
+    speed, vectorised = (statistics.median(run["speedup"][how] for run in runs) for how in ("naive_loop", "vectorised"))
+    threads = runs[0]["environment"]["threads"]
+    return (
+        f"{detection_table(runs)}\n\n"
+        f"Accuracy: teacher {accuracy['teacher']}, student {accuracy['student']}. One pass of the student is {speed:.0f} "
+        f"times as fast as {runs[0]['speedup']['num_particles']} passes in a loop and {vectorised:.0f} times as fast as the "
+        f"same passes vectorised (medians; {threads} thread{'' if threads == 1 else 's'}, {runs[0]['environment']['cpu']})."
+    )
+
+
+TABLES: dict[str, Callable[[Path], str]] = {
+    "demo": demo_table,
+    "bench-objectives": studies.bench_table,
+    "novelty-shares": studies.shares_table,
+    "novelty-fresh": studies.fresh_shares_table,
+    "mnist-small": studies.mnist_small_table,
+    "first-steps": studies.first_steps_table,
+    "critic-rate": studies.critic_rate_table,
+    "prior-network": studies.prior_network_table,
+    "mnist-one-seed": one_seed_seconds,
+    "steady-kl": studies.steady_kl_table,
+    "tabular-search": studies.tabular_search_table,
+    "tabular-novelty": studies.tabular_novelty_table,
+    "blr-beside": tabular("blr", "beside"),
+    "blr-detection": tabular("blr", "detection"),
+    "blr-speed": tabular("blr", "speed"),
+    "gp-beside": tabular("gp", "beside"),
+    "gp-detection": tabular("gp", "detection"),
+    "gp-speed": tabular("gp", "speed"),
+    "mnist-beside": reproduced("mnist", "beside"),
+    "mnist-beside-short": reproduced("mnist", "beside", SHORT),
+    "mnist-detection": reproduced("mnist", "detection"),
+    "mnist-detection-short": reproduced("mnist", "detection", SUMMARY),
+    "emnist-beside": reproduced("emnist", "beside"),
+    "emnist-detection": reproduced("emnist", "detection"),
+}

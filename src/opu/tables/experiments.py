@@ -1,0 +1,73 @@
+"""The tables of reproduced experiments, whole for the documents and in short for the README."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from opu.tables.shared import read
+
+# The README shows few of the rows: the divergence that the paper recommends, our own recipe, and the baselines.
+SHORT: tuple[str, ...] = ("MCDP-MMD", "OPU-MCDP-MMD (paper)", "OPU-MCDP-MMD (paper-sgd)", "OPU-MCDP (robust)")
+SHORT += ("SGLD-MMD", "OPU-SGLD-MMD (paper)", "OPU-SGLD-MMD (paper-sgd)", "OPU-SGLD (robust)")
+SHORT += ("BDK-SGLD (online)", "BDK-SGLD (broadened)", "BDK-DIR-SGLD (broadened)", "DPN (VGG)")
+SUMMARY: tuple[str, ...] = (
+    "MCDP-KL: best of E, P, MI",
+    "OPU-MCDP-MMD (paper-sgd): C",
+    "OPU-MCDP (robust): N",
+    "BDK-MCDP (broadened): E",
+)
+SUMMARY += (
+    "SGLD-KL: best of E, P, MI",
+    "OPU-SGLD-MMD (paper-sgd): C",
+    "OPU-SGLD (robust): N",
+    "BDK-SGLD (broadened): E",
+)
+SUMMARY += ("DPN (VGG): E", "best trivial detector")
+
+
+def reproduced(table: str, part: str, only: tuple[str, ...] | None = None) -> Callable[[Path], str]:
+    """A table of a reproduced experiment, ``beside`` the paper's or ``detection`` by fixed scores: all its rows, or some."""
+
+    def render_it(results: Path) -> str:
+        from opu.experiments.table import as_markdown, beside_the_paper, detection
+
+        command = f"opu reproduce {table} --seeds 0,1,2 --out runs/reproduce, and copy the files it leaves there"
+        records = read(results, f"{table}-full-seed*.json", command)
+        (times,) = read(results, f"{table}-full-times.json", command)
+        header, rows = beside_the_paper(records, times) if part == "beside" else detection(records)
+        lines = as_markdown(header, [row for row in rows if only is None or row[0] in only])
+        made = records[0]["environment"]
+        seeds = ", ".join(str(record["seed"]) for record in records)
+        return (
+            f"{lines}\n\nDomain `{records[0]['domain']}`, seeds {seeds}; mean ± standard deviation over seeds; "
+            f"{made['gpu'] or made['cpu']}, torch {made['versions']['torch']}."
+        )
+
+    return render_it
+
+
+def tabular(table: str, part: str) -> Callable[[Path], str]:
+    """A table of logistic regression or Gaussian processes: ``beside`` the paper's, ``detection`` or ``speed``."""
+
+    def render_it(results: Path) -> str:
+        from opu.experiments.table import as_markdown
+        from opu.experiments.tabular.table import beside_the_paper, detection, speed
+
+        records = read(results, f"{table}-seed*.json", f"opu reproduce {table} --seeds 0,1,2 --out results")
+        render_part = {"beside": beside_the_paper, "detection": detection, "speed": speed}[part]
+        made = next(iter(records[0]["parts"].values()))["environment"]
+        return (
+            f"{as_markdown(*render_part(records))}\n\n{len(records)} seeds; mean ± standard deviation; "
+            f"{made['gpu'] or made['cpu']}, {made['threads']} thread{'' if made['threads'] == 1 else 's'}."
+        )
+
+    return render_it
+
+
+def one_seed_seconds(results: Path) -> str:
+    """How long one seed of a table takes, alone on a machine."""
+    (run,) = read(results, "mnist-one-seed.json", "opu reproduce mnist --seeds 5 --device cuda, timed")
+    longest = sorted(run["rows"], key=lambda name: -run["rows"][name])[:3]
+    return (
+        f"One seed of all {len(run['rows'])} MNIST rows, alone on one {run['environment']['gpu']}: {run['seconds']} s. "
+        "The longest: " + ", ".join(f"{name} ({run['rows'][name]:.0f} s)" for name in longest) + "."
+    )

@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from jaxtyping import Int64
 from torch import Tensor
 
 
@@ -21,6 +22,40 @@ def check_inputs(x: Tensor, what: str = "inputs", first_row: int = 0) -> None:
             f"{what} must be finite; got NaN or infinite features in {int(bad.sum())} of {len(x)} rows, the first at row "
             f"{first_row + int(bad.nonzero()[0])}. Impute or drop those rows."
         )
+
+
+def check_labels(labels: Tensor, num_rows: int, num_classes: int | None = None) -> tuple[Int64[Tensor, " N"], int]:
+    """Labels as whole numbers, and how many classes there are; or a complaint.
+
+    Args:
+        labels: One for each row, ``0 .. K-1``, of any type.
+        num_rows: How many there must be.
+        num_classes: Needed only if a class has no rows.
+    """
+    if labels.shape != (num_rows,):
+        raise ValueError(
+            f"labels must be one class for each of the {num_rows} inputs; got shape {tuple(labels.shape)}."
+        )
+    if labels.is_complex() or bool((labels != labels.long()).any()) or int(labels.min()) < 0:
+        raise ValueError(
+            "labels must be the integers 0 .. K - 1; got others. Number the classes from 0, for instance with "
+            "np.unique(labels, return_inverse=True)."
+        )
+    labels = labels.detach().long()
+    highest = int(labels.max())
+    if num_classes is not None:
+        if num_classes < max(2, highest + 1):
+            raise ValueError(
+                f"num_classes must be at least 2 and above every label; got {num_classes}, a label {highest}."
+            )
+        return labels, num_classes
+    empty = (labels.bincount(minlength=2) == 0).nonzero()
+    if len(empty):
+        raise ValueError(
+            f"every class from 0 to {max(1, highest)} needs rows; class {int(empty[0])} has none. Number the classes "
+            "without gaps, or say num_classes= where the teacher takes it."
+        )
+    return labels, highest + 1
 
 
 def check_particles(log_particles: Any, num_rows: int | None = None, num_classes: int | None = None) -> None:

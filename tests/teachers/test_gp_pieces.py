@@ -154,12 +154,12 @@ def test_the_median_distance_leaves_out_repetitions():
         (torch.zeros(4), torch.tensor([0, 1, 0, 1]), "two axes"),
         (torch.zeros(2, 3, 3), torch.tensor([0, 1]), r"x.flatten\(1\)"),
         (torch.tensor([[0.0], [torch.nan]]), torch.tensor([0, 1]), "must be finite"),
-        (torch.zeros(2, 3), torch.tensor([0, 1, 1]), "one label for each input"),
-        (torch.zeros(2, 3), torch.tensor([[0], [1]]), "one label for each input"),
-        (torch.zeros(2, 3), torch.tensor([0.0, 1.0]), r"labels.long\(\)"),
-        (torch.zeros(3, 3), torch.tensor([0, 2, 2]), "each of them present"),
-        (torch.zeros(2, 3), torch.tensor([0, 0]), "at least two classes"),
-        (torch.zeros(2, 3), torch.tensor([-1, 1]), "Renumber"),
+        (torch.zeros(2, 3), torch.tensor([0, 1, 1]), "one class for each of the 2 inputs"),
+        (torch.zeros(2, 3), torch.tensor([[0], [1]]), "one class for each of the 2 inputs"),
+        (torch.zeros(2, 3), torch.tensor([0.5, 1.0]), r"integers 0 \.\. K - 1"),
+        (torch.zeros(3, 3), torch.tensor([0, 2, 2]), "class 1 has none"),
+        (torch.zeros(2, 3), torch.tensor([0, 0]), "class 1 has none"),
+        (torch.zeros(2, 3), torch.tensor([-1, 1]), "Number the classes from 0"),
     ],
 )
 def test_tables_that_cannot_be_learnt_from_are_refused(x, labels, message):

@@ -251,7 +251,7 @@ def test_settings_that_make_no_chain_are_refused(options, message):
 
 
 def test_data_and_fixed_hyperparameters_are_checked_at_the_door():
-    with pytest.raises(ValueError, match="one label for each input"):
+    with pytest.raises(ValueError, match="one class for each of the 3 inputs"):
         sgpmc(torch.zeros(3, 2), torch.tensor([0, 1]))
     with pytest.raises(ValueError, match="2 or 3 finite numbers"):
         sgpmc(torch.randn(4, 2), torch.tensor([0, 1, 0, 1]), hyper=torch.zeros(1))

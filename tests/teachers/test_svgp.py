@@ -216,5 +216,5 @@ def test_inputs_are_checked_at_the_door():
         by_hand()(torch.zeros(1, 2), 0)
     with pytest.raises(ValueError, match="fitted to 2 features; got inputs with 5"):
         by_hand()(torch.zeros(1, 5), 3)
-    with pytest.raises(ValueError, match="one label for each input"):
+    with pytest.raises(ValueError, match="one class for each of the 3 inputs"):
         svgp(torch.zeros(3, 2), torch.tensor([0, 1]))

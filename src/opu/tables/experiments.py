@@ -55,8 +55,9 @@ def tabular(table: str, part: str) -> Callable[[Path], str]:
         records = read(results, f"{table}-seed*.json", f"opu reproduce {table} --seeds 0,1,2 --out results")
         render_part = {"beside": beside_the_paper, "detection": detection, "speed": speed}[part]
         made = next(iter(records[0]["parts"].values()))["environment"]
+        summary = "medians" if part == "speed" else "mean ± standard deviation"
         return (
-            f"{as_markdown(*render_part(records))}\n\n{len(records)} seeds; mean ± standard deviation; "
+            f"{as_markdown(*render_part(records))}\n\n{len(records)} seeds; {summary}; "
             f"{made['gpu'] or made['cpu']}, {made['threads']} thread{'' if made['threads'] == 1 else 's'}."
         )
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from opu.checks import check_inputs
+from opu.checks import check_inputs, check_labels
 
 JITTER = 1e-6  # added to the inducing points' covariance, as a share of the variance
 
@@ -91,19 +91,8 @@ def class_log_probabilities(latents: Float[Tensor, "*S C"]) -> Float[Tensor, "*S
 def check_table(x: Tensor, labels: Tensor) -> tuple[Float[Tensor, "N D"], Int64[Tensor, " N"], int]:
     """Training inputs in float64, their labels, and how many functions the classes need; or a complaint."""
     x = check_rows(x)
-    if labels.ndim != 1 or len(labels) != len(x):
-        raise ValueError(
-            f"a Gaussian process needs one label for each input; got {len(x)} inputs and labels of shape "
-            f"{tuple(labels.shape)}."
-        )
-    if labels.is_floating_point() or labels.is_complex():
-        raise ValueError(f"labels must be integers from 0 on; got {labels.dtype}. Use labels.long().")
-    present = labels.unique().tolist()
-    if len(present) < 2 or present != list(range(len(present))):
-        raise ValueError(
-            f"labels must be 0 .. K-1 with at least two classes, each of them present; got {present[:10]}. Renumber them."
-        )
-    return x, labels.long().to(x.device), 1 if len(present) == 2 else len(present)
+    labels, num_classes = check_labels(labels, len(x))
+    return x, labels.to(x.device), 1 if num_classes == 2 else num_classes
 
 
 def check_rows(x: Tensor, num_features: int | None = None) -> Float[Tensor, "N D"]:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from rich.progress import track
 from torch import Tensor
 
-from opu.checks import check_inputs
+from opu.checks import check_inputs, check_labels
 from opu.teachers.base import as_tensor
 from opu.teachers.diagnostics import FEWEST_DRAWS, Mixing, mixing
 from opu.teachers.logistic_samples import LogisticSamples
@@ -97,8 +97,8 @@ def polya_gamma(
     """
     settings = settings or GibbsSettings()
     features = _as_features(x)
-    classes = _as_classes(labels, len(features))
-    num_classes = _count_classes(classes, num_classes)
+    checked, num_classes = check_labels(as_tensor(labels), len(features), num_classes)
+    classes = checked.cpu().numpy()
     design = np.pad(features, ((0, 0), (0, 1)), constant_values=1.0) if settings.intercept else features
     # One number from torch is the seed of numpy's source, which the package needs.
     rng = np.random.default_rng(int(torch.randint(2**63 - 1, ())))
@@ -206,34 +206,3 @@ def _as_features(x: Tensor | NDArray[Any]) -> Array:
             f"a logistic regression needs features of shape (N, F); got shape {tuple(rows.shape)}. Flatten each row."
         )
     return rows.detach().cpu().double().numpy()
-
-
-def _as_classes(labels: Tensor | NDArray[Any], num_rows: int) -> NDArray[np.int64]:
-    classes = as_tensor(labels).detach().cpu()
-    if classes.shape != (num_rows,):
-        raise ValueError(
-            f"labels must be one class for each of the {num_rows} inputs; got shape {tuple(classes.shape)}."
-        )
-    if classes.is_complex() or bool((classes != classes.long()).any()) or int(classes.min()) < 0:
-        raise ValueError(
-            "labels must be the integers 0 .. K - 1; got others. Number the classes from 0, for instance with "
-            "np.unique(labels, return_inverse=True)."
-        )
-    return classes.long().numpy()
-
-
-def _count_classes(classes: NDArray[np.int64], num_classes: int | None) -> int:
-    highest = int(classes.max())
-    if num_classes is not None:
-        if num_classes < max(2, highest + 1):
-            raise ValueError(
-                f"num_classes must be at least 2 and above every label; got {num_classes}, a label {highest}."
-            )
-        return num_classes
-    empty = np.flatnonzero(np.bincount(classes, minlength=2) == 0)
-    if len(empty):
-        raise ValueError(
-            f"every class from 0 to {max(1, highest)} needs rows; class {empty[0]} has none. Number the classes without "
-            "gaps, or say num_classes= if this one is to keep its prior."
-        )
-    return highest + 1

@@ -58,7 +58,7 @@ def run(held_out: int, seed: int) -> dict[str, Any]:
 
     entropy, precision = both(ours, "predictive_entropy"), both(ours, "negative_log_precision")
     of_entropy = rarity(torch.from_numpy(entropy), student.novelty.entropy).numpy()
-    of_precision = rarity(torch.from_numpy(precision), student.novelty.negative_log_precision).numpy()
+    of_precision = rarity(torch.from_numpy(precision), student.novelty.bluntness).numpy()
     novelty = {
         name: metrics.auroc(np.maximum(of_entropy, of_precision - math.log((1 - share) / share)), positive)
         for name, share in SHARES.items()

@@ -38,6 +38,7 @@ def distill(
     updates: str = "joint",
     bank: int | None = None,
     held_out: Any = 0.1,
+    blend: Blend | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     checkpoint_every: int | None = None,
@@ -68,6 +69,8 @@ def distill(
         bank: Draw this many particles for each input once, and read them in every epoch, instead of fresh ones.
         held_out: Share of the inputs kept for choosing the best epoch and for calibrating novelty, or such inputs
             themselves. Inputs that the teacher was not trained on make honest p-values.
+        blend: How novelty is made up; unless given, one that suits images, or, for inputs with one axis of features, tables.
+            Flattened images want ``opu.novelty.FOR_IMAGES``.
         out: Folder for ``config.json``, ``log.jsonl`` and the checkpoint.
         resume: Go on with the run in ``out``.
         checkpoint_every: Steps between checkpoints; once an epoch unless given.
@@ -150,7 +153,7 @@ def distill(
             advance(loss)
     result = run.finish()
     if kept is not None and len(kept) >= FEWEST_INPUTS:
-        calibrate(student, kept)
+        calibrate(student, kept, blend)
     return result
 
 

@@ -6,7 +6,7 @@ import torch
 import opu
 from opu import Dirichlet
 from opu.kernels import RBF, Exponential, Polynomial
-from opu.objectives import CriticEMD, ExactMMD, ForwardKL, SampledMMD, Sinkhorn
+from opu.objectives import CriticEMD, ExactMMD, ForwardKL, SampledMMD, Sinkhorn, SteadyKL
 
 TRUTH = torch.tensor([8.0, 3.0, 1.0])
 
@@ -14,6 +14,7 @@ TRUTH = torch.tensor([8.0, 3.0, 1.0])
 # a little too sharp (the bias falls with the number of particles), so its band is wider.
 OBJECTIVES = {
     "kl": (ForwardKL(), 20, 0.05, 0.01),
+    "steady_kl": (SteadyKL(), 20, 0.05, 0.01),
     "mmd exponential": (ExactMMD(Exponential()), 30, 0.1, 0.01),
     "mmd polynomial": (ExactMMD(0.5 * Polynomial(3) + 0.5 * Polynomial(4)), 30, 0.1, 0.01),
     "mmd sampled, rbf": (SampledMMD(RBF()), 30, 0.1, 0.01),

@@ -195,9 +195,10 @@ def test_far_inputs_do_not_drag_the_precision_of_all_others_down():
     assert error["kl"] > 2 * error["steady_kl"]
 
 
-def test_a_bound_that_is_not_positive_is_refused():
-    with pytest.raises(ValueError, match="strongest pull of one input must be positive; got 0"):
-        SteadyKL(0)
+@pytest.mark.parametrize("strongest", [0, -1.0, math.inf, math.nan])
+def test_a_bound_that_is_not_positive_and_finite_is_refused(strongest):
+    with pytest.raises(ValueError, match="strongest pull of one input must be positive and finite; got"):
+        SteadyKL(strongest)
 
 
 # Arithmetic

@@ -7,10 +7,11 @@ import torch
 
 from opu.dirichlet import Dirichlet
 from opu.kernels import Exponential, Polynomial
-from opu.objectives import NAMES, CriticEMD, ExactMMD, ForwardKL, SampledMMD, Sinkhorn, WeightedSum, parse
+from opu.objectives import NAMES, CriticEMD, ExactMMD, ForwardKL, SampledMMD, Sinkhorn, SteadyKL, WeightedSum, parse
 
 OBJECTS = {
     "kl": ForwardKL,
+    "steady_kl": SteadyKL,
     "mmd": lambda: ExactMMD(Exponential()),
     "mmd_polynomial": lambda: ExactMMD(0.5 * Polynomial(3) + 0.5 * Polynomial(4)),
     "mmd_sampled": SampledMMD,

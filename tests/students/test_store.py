@@ -117,7 +117,7 @@ def test_the_folder_holds_json_and_safetensors_and_nothing_else(tmp_path):
     folder = tmp_path / "a" / "student"
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
     assert json.loads((folder / "config.json").read_text()) == {
-        "format": 1,
+        "format": 2,
         "kind": "opu student",
         "architecture": "mlp",
         "num_features": 4,
@@ -215,7 +215,7 @@ def test_a_garbled_description_is_refused(folder, content):
     assert_refused(folder, r"config\.json is not the description of a student")
 
 
-@pytest.mark.parametrize("changes", [{"format": 2}, {"format": "1"}, {"kind": "opu teacher"}, {"kind": None}])
+@pytest.mark.parametrize("changes", [{"format": 1}, {"format": "2"}, {"kind": "opu teacher"}, {"kind": None}])
 def test_another_version_or_kind_is_refused(folder, changes):
     edit_config(folder, **changes)
     assert_refused(folder, "this release reads 'opu student', version 1")

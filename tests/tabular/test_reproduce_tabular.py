@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from opu.experiments.tabular import reproduce as module
+from opu.experiments.tabular.models import spaced
 from opu.experiments.tabular.reproduce import reproduce_tabular
 from opu.experiments.tabular.table import beside_the_paper, detection, show, speed
 
@@ -25,6 +26,14 @@ def test_pima_by_the_papers_recipe(tmp_path, data_folder, monkeypatch):
     assert part["trivial"]["gaussian"]["negative_part"] > 95
     monkeypatch.setattr(module, "_one", lambda *_: pytest.fail("it was made again"))
     assert reproduce_tabular("blr", tmp_path, seeds=[0], rows=["pima (paper"])[0]["parts"] == record["parts"]
+
+
+def test_a_teacher_holds_evenly_spaced_draws_of_every_chain():
+    assert spaced(12, 4, 2).tolist() == [0, 1, 6, 7]
+    chosen = spaced(5000, 500, 2)
+    assert len(chosen) == 500
+    assert (chosen % 2).float().mean() == 0.5  # chains take turns in a pool
+    assert set(chosen[::2].diff().tolist()) == {20}
 
 
 def test_an_unknown_part_is_refused(tmp_path):

@@ -1,5 +1,7 @@
 """Forward KL: maximum likelihood of the particles, amortised; plain, and with a bound on what one input may do."""
 
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -20,33 +22,34 @@ class ForwardKL(BaseObjective):
         return -q.log_prob(log_particles.double().mean(0))
 
 
-class SteadyKL(ForwardKL):
+class SteadyKL(BaseObjective):
     r"""The forward KL, with the gradient of each input, in the coordinates :math:`\ln\alpha`, no longer than a bound.
 
     Where a teacher's members are sure and disagree, as far outside its data, log-probabilities of minus fifty meet a
     student that is still sharp, and the gradient of that one input is thousands of times that of any other. A few of them
-    drive the precision of all inputs to its lower bound, and the sigmoid there lets nothing come back. At its optimum an
-    input has no gradient, so shortening long ones leaves the optimum of each input where it is. Values are those of the KL.
+    drive the precision of all inputs to its lower bound, and the sigmoid there lets nothing come back.
+
+    Without noise the optimum of each input stays where it is, since there it has no gradient. The noise of a few particles
+    is cut as well, which moves it a little: use 32 or more. Values, by which epochs are chosen too, are those of the KL.
 
     Args:
-        strongest: The longest gradient of one input. The square root of the number of particles times it should be well
-            above 1, the length of the noise.
+        strongest: The longest gradient of one input.
     """
 
     def __init__(self, strongest: float | int = 3.0) -> None:
-        if not strongest > 0:
-            raise ValueError(f"the strongest pull of one input must be positive; got {strongest}. Use 3.")
+        if not 0 < strongest < math.inf:
+            raise ValueError(f"the strongest pull of one input must be positive and finite; got {strongest}. Use 3.")
         self.strongest = strongest
 
     def __call__(self, x: Tensor, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
         """One value per input, that of the forward KL; only its gradient differs."""
-        mean_log = log_particles.double().mean(0)
-        value = -q.log_prob(mean_log).detach()
+        value = ForwardKL()(x, log_particles, q.detach())
         if not torch.is_grad_enabled():
             return value
         log_concentration = q.log_concentration()
         alpha = log_concentration.detach().exp()
-        pull = alpha * (torch.digamma(alpha) - torch.digamma(alpha.sum(-1, keepdim=True)) - mean_log)
+        expected = torch.digamma(alpha) - torch.digamma(alpha.sum(-1, keepdim=True))
+        pull = alpha * (expected - log_particles.double().mean(0))
         pull = pull * (self.strongest / pull.norm(dim=-1, keepdim=True).clamp(min=self.strongest))
         # A sum that is 0 and has the shortened gradient.
         move: Tensor = (pull * (log_concentration - log_concentration.detach())).sum(-1)

@@ -16,7 +16,7 @@ from opu.students import networks
 from opu.students.links import parse_link
 from opu.students.student import Student
 
-FORMAT = 1
+FORMAT = 2  # since novelty knows how it is made up
 NOVELTY_PARTS = ("entropy", "bluntness", "scores", "blend")
 _BUILDERS = {"mlp": networks.mlp, "lenet": networks.lenet, "from_backbone": networks.from_backbone}
 

@@ -126,14 +126,14 @@ def steady_kl_table(results: Path) -> str:
 
 
 def tabular_search_table(results: Path) -> str:
-    """What the precision of a student says of the paper's strangers, by link, scaling, divergence and optimiser."""
+    """What the precision of a student says of the paper's strangers, by link, scaling and optimiser."""
     (study,) = read(results, "study-tabular-search.json", "python -m benchmarks.tabular_search")
-    rows = ["| data | columns | link | divergence | optimiser | accuracy | strangers by C |", "| --- |" + " --- |" * 6]
+    rows = ["| data | columns | link | optimiser | accuracy | strangers by C |", "| --- |" + " --- |" * 5]
     cases: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for trial in study["trials"]:
         by = trial["recipe"]
         scaled, optimiser = "standardised" if by["standardise"] else "as is", "SGD" if by["sgd"] else "Adam"
-        name = (trial["data"], scaled, by["link"], by["objective"].split("_")[0], optimiser)
+        name = (trial["data"], scaled, by["link"], optimiser)
         cases.setdefault(name, []).append(trial)
     for case, trials in cases.items():
         cells = [", ".join(f"{t[key]:.1f}" if key in t else "diverged" for t in trials) for key in _SEARCHED]

@@ -93,7 +93,10 @@ def detection(records: list[Record]) -> tuple[list[str], list[list[str]]]:
         header = ["", "accuracy", "errors", *sets[1:]]
         for row in parts[0]["rows"]:
             found, lost = _found(parts, row)
-            for label, measures in _SCORES["student" if row.startswith("OPU") else "teacher"] if found else []:
+            if not found:
+                lines.append([f"{data}: {row}", lost, *[""] * len(sets)])
+                continue
+            for label, measures in _SCORES["student" if row.startswith("OPU") else "teacher"]:
                 name = f"{data}: {row}, {label}{lost and f' ({lost})'}"
                 accuracy = spread([each["accuracy"] for each in found])
                 lines.append([name, accuracy, *(_best(found, task, measures) for task in sets)])
@@ -137,7 +140,9 @@ def speed(records: list[Record]) -> tuple[list[str], list[list[str]]]:
     lines = []
     for data, parts in _parts(records, "sound"):
         teacher, *_, student = parts[0]["rows"]
-        both = [(part["rows"][teacher], part["rows"][student]) for part in parts]
+        both = [(part["rows"][teacher], part["rows"][student]) for part in parts if _found([part], student)[0]]
+        if not both:
+            continue
         fit = statistics.median(t["fit_seconds"] for t, _ in both)
         slow, fast = (statistics.median(pair[i]["predict_seconds"] for pair in both) for i in (0, 1))
         plain = statistics.median(t["predict_seconds"] / s["predict_seconds"] for t, s in both)

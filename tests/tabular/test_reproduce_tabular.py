@@ -9,7 +9,7 @@ from rich.console import Console
 from opu.experiments.tabular import reproduce as module
 from opu.experiments.tabular.models import spaced
 from opu.experiments.tabular.reproduce import reproduce_tabular
-from opu.experiments.tabular.table import beside_the_paper, detection, show, speed
+from opu.experiments.tabular.table import beside_the_paper, detection, gaps, mixing, show, speed
 
 
 @pytest.mark.slow
@@ -64,7 +64,8 @@ def record(shift):
     def part(*sets):
         rows = {"PG": row(teacher, sets), "CA-PG": row(teacher, sets), "OPU-PG": row(student, sets)}
         trivial = {name: {"norm": 55.0, "negative_part": 99.0} for name in sets}
-        return {"rows": rows, "trivial": trivial, "warnings": ["the chains have mixed too little."]}
+        mixed = {"logits": {"min_ess": 1200.0, "max_r_hat": 1.01}}
+        return {"rows": rows, "trivial": trivial, "mixing": mixed, "warnings": ["the chains have mixed too little."]}
 
     parts = {"pima (paper)": part("gaussian"), "pima (sound)": part("permuted", "cluster")}
     return {"table": "blr", "seed": 0, "parts": parts}
@@ -102,6 +103,23 @@ def test_a_student_that_diverged_is_counted_and_left_out_of_the_averages():
     _, lines = beside_the_paper([lost])
     assert lines[2][:2] == ["pima: OPU-PG", "diverged on 1 of 1 seeds"]
     assert len({len(line) for line in lines}) == 1
+
+
+def test_gaps_are_taken_seed_by_seed():
+    header, lines = gaps([record(-1.0), record(1.0)])
+    assert header == ["student less teacher", "accuracy", "errors (E)", "permuted", "cluster"]
+    # The teacher's best is MI at 70 everywhere; for errors the student's E is 59 and then 61, for strangers N is 80.
+    assert lines == [
+        ["pima: OPU-PG", "+0.0 ± 0.0 (2 of 2)", "-10.0 ± 1.4 (0 of 2)", "+10.0 ± 0.0 (2 of 2)", "+10.0 ± 0.0 (2 of 2)"]
+    ]
+
+
+def test_mixing_is_told_at_its_worst():
+    other = record(0.0)
+    other["parts"]["pima (sound)"]["mixing"] = {"logits": {"min_ess": 7.0, "max_r_hat": 1.5}}
+    assert mixing([record(0.0), other]) == (
+        "Least effective sample size and largest R-hat, over seeds: pima (paper) 1,200 and 1.01; pima (sound) 7 and 1.50."
+    )
 
 
 def test_speed_is_told_with_and_without_the_sampling():

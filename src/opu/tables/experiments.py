@@ -46,20 +46,25 @@ def reproduced(table: str, part: str, only: tuple[str, ...] | None = None) -> Ca
 
 
 def tabular(table: str, part: str) -> Callable[[Path], str]:
-    """A table of logistic regression or Gaussian processes: ``beside`` the paper's, ``detection`` or ``speed``."""
+    """A table of logistic regression or Gaussian processes: ``beside`` the paper's, ``detection``, ``gaps`` or ``speed``."""
 
     def render_it(results: Path) -> str:
         from opu.experiments.table import as_markdown
-        from opu.experiments.tabular.table import beside_the_paper, detection, speed
+        from opu.experiments.tabular.table import beside_the_paper, detection, gaps, mixing, speed
 
         records = read(results, f"{table}-seed*.json", f"opu reproduce {table} --seeds 0,1,2 --out results")
-        render_part = {"beside": beside_the_paper, "detection": detection, "speed": speed}[part]
-        made = next(iter(records[0]["parts"].values()))["environment"]
+        parts = {"beside": beside_the_paper, "detection": detection, "gaps": gaps, "speed": speed}
+        if part == "mixing":
+            return mixing(records)
+        environments = [each["environment"] for record in records for each in record["parts"].values()]
+        machines = {made["gpu"] or f"{made['cpu']}, {made['threads']} thread(s)" for made in environments}
+        seeds = {
+            data: sum(any(name.startswith(data) for name in record["parts"]) for record in records)
+            for data in ("pima", "spambase")
+        }
         summary = "medians" if part == "speed" else "mean ± standard deviation"
-        return (
-            f"{as_markdown(*render_part(records))}\n\n{len(records)} seeds; {summary}; "
-            f"{made['gpu'] or made['cpu']}, {made['threads']} thread{'' if made['threads'] == 1 else 's'}."
-        )
+        counted = ", ".join(f"{data} {number} seeds" for data, number in seeds.items() if number)
+        return f"{as_markdown(*parts[part](records))}\n\n{counted}; {summary}; {'; '.join(sorted(machines))}."
 
     return render_it
 

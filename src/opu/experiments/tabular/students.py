@@ -42,7 +42,7 @@ class Recipe:
     schedule: str = "constant"
     updates: str = "alternating"
     broadened: bool = False
-    batch_size: int = 64
+    batch_size: int = 128
     epochs: int | None = 100
     num_steps: int = 0
     hidden: tuple[int, ...] = (64, 64)
@@ -59,7 +59,6 @@ SOUND = Recipe(
     schedule="cosine",
     updates="joint",
     broadened=True,
-    batch_size=128,
     epochs=None,
     num_steps=2500,
     hidden=(128, 128),

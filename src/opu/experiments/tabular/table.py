@@ -134,6 +134,53 @@ def _parts(records: list[Record], preset: str) -> list[tuple[str, list[Record]]]
     return [(data, parts) for data, parts in found if parts]
 
 
+def gaps(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+    """The student less the teacher, seed by seed: accuracy, errors by E, strangers by N against the teacher's best."""
+    header: list[str] = []
+    lines = []
+    for data, parts in _parts(records, "sound"):
+        teacher, *_, student = parts[0]["rows"]
+        pairs = [(p["rows"][teacher], p["rows"][student]) for p in parts if _found([p], student)[0]]
+        sets = list(parts[0]["trivial"])
+        header = ["student less teacher", "accuracy", "errors (E)", *sets]
+        cells = [_difference([s["accuracy"] - t["accuracy"] for t, s in pairs])]
+        for task in ("misclassification", *sets):
+            ours = "predictive_entropy" if task == "misclassification" else "novelty"
+            theirs = _best_measure([teacher_row for teacher_row, _ in pairs], task)
+            cells.append(_difference([_auroc(s, task, ours) - _auroc(t, task, theirs) for t, s in pairs]))
+        lines.append([f"{data}: {student}", *cells])
+    return header, lines
+
+
+def _best_measure(rows: list[Record], task: str) -> str:
+    return max(TEACHER_MEASURES, key=lambda measure: statistics.mean(_auroc(row, task, measure) for row in rows))
+
+
+def _auroc(row: Record, task: str, measure: str) -> float:
+    cells = row[task] if task == "misclassification" else row["ood"][task]
+    return float(cells[measure]["auroc"])
+
+
+def _difference(values: list[float]) -> str:
+    spread_of = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):+.1f}{spread_of} ({sum(v >= 0 for v in values)} of {len(values)})"
+
+
+def mixing(records: list[Record]) -> str:
+    """The least effective sample size and the largest R-hat over seeds, part by part, in one sentence."""
+    found = []
+    for preset in ("paper", "sound"):
+        for data, parts in _parts(records, preset):
+            each = [part["mixing"] for part in parts]
+            if "least_ess" in each[0]:
+                sizes, r_hats = [m["least_ess"] for m in each], [m["r_hat"] for m in each]
+            else:
+                sizes = [kind["min_ess"] for m in each for kind in m.values()]
+                r_hats = [kind["max_r_hat"] for m in each for kind in m.values()]
+            found.append(f"{data} ({preset}) {min(sizes):,.0f} and {max(r_hats):.2f}")
+    return "Least effective sample size and largest R-hat, over seeds: " + "; ".join(found) + "."
+
+
 def speed(records: list[Record]) -> tuple[list[str], list[list[str]]]:
     """How much faster the student is, with the teacher's sampling left out and with it charged to one test set."""
     header = ["", "teacher samples for", "teacher's test set", "student's test set", "ratio", "ratio, sampling charged"]

@@ -10,7 +10,7 @@ For images B is C, the negative log-precision, and has a tenth: with more, its d
 about near strangers, and far ones are so rare under C that a tenth is enough. For rows of a table ordinary rows are often
 between classes and strangers often are not, so that E says little, and B has nine tenths; it is there
 :math:`-\tfrac1K \sum_k \ln\alpha_k`. A member that is sure of a row hides its doubts from :math:`\alpha_0`, not from the
-smallest concentration. ``docs/log.md`` has the studies.
+smallest concentration. There N is for strangers, and errors are found by E. ``docs/log.md`` has the studies.
 """
 
 from dataclasses import dataclass

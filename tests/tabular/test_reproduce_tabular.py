@@ -2,6 +2,13 @@
 
 import io
 import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -26,6 +33,34 @@ def test_pima_by_the_papers_recipe(tmp_path, data_folder, monkeypatch):
     assert part["trivial"]["gaussian"]["negative_part"] > 95
     monkeypatch.setattr(module, "_one", lambda *_: pytest.fail("it was made again"))
     assert reproduce_tabular("blr", tmp_path, seeds=[0], rows=["pima (paper"])[0]["parts"] == record["parts"]
+
+
+@pytest.mark.slow
+def test_workers_leave_when_their_parent_is_killed(tmp_path, data_folder):
+    program = "from opu.cli import main; main()"
+    command = [sys.executable, "-c", program, "reproduce", "blr", "--rows", "spambase", "--out", str(tmp_path)]
+    running = subprocess.Popen(command, env={**os.environ, "OPU_DATA": str(data_folder)}, stdout=subprocess.DEVNULL)
+    try:
+        workers = _until(lambda: _workers_of(running.pid))
+        assert len(workers) == 2
+    finally:
+        running.kill()
+        running.wait()
+    assert _until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
+
+
+def _workers_of(pid: int) -> list[int]:
+    """Children that are busy with a part, not the one that only keeps count of shared memory."""
+    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    found = [int(child) for child in listed if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    return found if len(found) == 2 else []
+
+
+def _until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (answer := condition()) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return answer
 
 
 def test_a_teacher_holds_evenly_spaced_draws_of_every_chain():

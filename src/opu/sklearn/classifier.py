@@ -46,7 +46,8 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             ``opu[gp]``), ``"forest"``, ``"ensemble"`` (small networks), an ensemble of scikit-learn, or any
             ``teacher(x, num_particles)`` of raw rows.
         hidden: Widths of the student's layers.
-        objective: What :func:`opu.distill` minimises. A small network on a table follows the KL well, and fast.
+        objective: What :func:`opu.distill` minimises. A small network on a table follows the KL well, and fast,
+            once no single row may pull too hard.
         learning_rate: Of the distillation; small networks bear, and need, larger steps than those on images.
         num_particles: Fresh ones for each row and step.
         epochs: Passes over the rows; enough for 1,500 steps unless given.

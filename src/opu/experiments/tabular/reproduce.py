@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -72,16 +73,25 @@ def _all(
             yield setup, seed, _one(table, setup, seed, folder, where)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_one_thread) as pool:
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_prepare_worker) as pool:
         running = {pool.submit(_one, table, setup, seed, folder, where): (setup, seed) for setup, seed in todo}
         for done in as_completed(running):
             yield *running[done], done.result()
 
 
-def _one_thread() -> None:
+def _prepare_worker() -> None:
     # Two processes with two threads each starve one another; numpy's threads are not torch's.
     threadpool_limits(1)
     torch.set_num_threads(1)
+    # A worker whose parent is killed would wait for work for ever.
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+
+
+def _leave_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _one(table: str, setup: Setup, seed: int, folder: Path, where: torch.device) -> float:

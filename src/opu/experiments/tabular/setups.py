@@ -21,8 +21,9 @@ CLUSTERS = 8
 class Setup:
     """One data set prepared in one way.
 
-    The paper leaves scaling, intercept, prior and the scale of its strangers open. What ``paper`` has here is what came
-    closest to its numbers in a search, and differs between its two tables; ``sound`` is what we would do.
+    The paper divides columns by their length and leaves intercept, prior and the units of its strangers open. For logistic
+    regression its numbers do not appear that way. What ``paper`` has here is what came closest to them in a search, and
+    differs between its two tables; ``sound`` is what we would do.
 
     Attributes:
         data: ``pima`` or ``spambase``.

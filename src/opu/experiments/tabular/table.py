@@ -108,7 +108,7 @@ def detection(records: list[Record]) -> tuple[list[str], list[list[str]]]:
 def show(records: list[Record], console: Console | None = None) -> None:
     """Both tables on the terminal."""
     console = console or Console()
-    wide = Console(file=console.file, width=max(console.width, 200))
+    wide = Console(file=console.file, width=max(console.width, 260))
     titles = ("Ours (the paper's in brackets), preset paper", "AUROC, the score fixed in advance, preset sound")
     for title, (header, lines) in zip(titles, (beside_the_paper(records), detection(records)), strict=True):
         if lines:

@@ -38,7 +38,7 @@ def test_a_table_is_fitted_and_new_rows_are_answered(table, tmp_path, monkeypatc
     checked = found["cross_validation"]
     assert checked["accuracy"] > 75
     assert 0.75 < checked["coverage"]["of_teacher"] <= 1
-    assert checked["errors"]["novelty"]["auroc"] > 50
+    assert checked["errors"]["entropy"]["auroc"] > 60  # novelty on a table looks for strangers, not for errors
     assert found["classes"] == ["no", "yes"]
     assert {"classifier.json", "config.json", "encoding.json", "metrics.json", "calibration.png"} <= {
         path.name for path in run.iterdir()

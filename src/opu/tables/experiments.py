@@ -57,7 +57,10 @@ def tabular(table: str, part: str) -> Callable[[Path], str]:
         if part == "mixing":
             return mixing(records)
         environments = [each["environment"] for record in records for each in record["parts"].values()]
-        machines = {made["gpu"] or f"{made['cpu']}, {made['threads']} thread(s)" for made in environments}
+        machines = {
+            made["gpu"] or f"{made['cpu']}, {made['threads']} thread{'s'[: made['threads'] > 1]}"
+            for made in environments
+        }
         seeds = {
             data: sum(any(name.startswith(data) for name in record["parts"]) for record in records)
             for data in ("pima", "spambase")

@@ -89,27 +89,27 @@ def test_what_is_done_is_not_done_again(tmp_path, monkeypatch):
 def test_rows_of_an_earlier_run_stay_in_the_record(tmp_path):
     reproduce("mnist", tmp_path, seeds=[0], rows=["MCDP-KL (paper"], quick=True)
     (tmp_path / "mnist-quick-times.json").unlink()  # as if the first run had been stopped before its end
-    (record,), times = reproduce("mnist", tmp_path, seeds=[0, 0], rows=["DPN (MLP"], quick=True)
+    (record,), times = reproduce("mnist", tmp_path, seeds=[0, 0], rows=["DPN (MLP)"], quick=True)
     assert list(record["rows"]) == ["OPU-MCDP-KL (paper)", "DPN (MLP)"]
     assert "mc_dropout" in times["seconds"]
 
 
 @pytest.mark.usefixtures("_tiny")
 def test_results_of_other_settings_are_not_mixed(tmp_path, monkeypatch):
-    reproduce("mnist", tmp_path, seeds=[0], rows=["DPN (MLP"], quick=True)
+    reproduce("mnist", tmp_path, seeds=[0], rows=["DPN (MLP)"], quick=True)
     monkeypatch.setitem(module.QUICK, "mnist", replace(TINY, prior_network_epochs=2))
     with pytest.raises(ValueError, match="holds results of other settings"):
-        reproduce("mnist", tmp_path, seeds=[0], rows=["DPN (MLP"], quick=True)
+        reproduce("mnist", tmp_path, seeds=[0], rows=["DPN (MLP)"], quick=True)
 
 
 @pytest.mark.usefixtures("_tiny")
 def test_a_preset_may_be_added_but_not_changed(tmp_path, monkeypatch):
-    reproduce("mnist", tmp_path, seeds=[0], rows=["DPN (MLP"], quick=True)
+    reproduce("mnist", tmp_path, seeds=[0], rows=["DPN (MLP)"], quick=True)
     monkeypatch.setitem(PRESETS, "new", replace(PRESETS["paper"], epochs=3))
-    reproduce("mnist", tmp_path, seeds=[0], rows=["DPN (MLP"], quick=True)
+    reproduce("mnist", tmp_path, seeds=[0], rows=["DPN (MLP)"], quick=True)
     monkeypatch.setitem(PRESETS, "new", replace(PRESETS["paper"], epochs=4))
     with pytest.raises(ValueError, match="holds results of other settings"):
-        reproduce("mnist", tmp_path, seeds=[0], rows=["DPN (MLP"], quick=True)
+        reproduce("mnist", tmp_path, seeds=[0], rows=["DPN (MLP)"], quick=True)
 
 
 @pytest.mark.usefixtures("_tiny")

@@ -218,7 +218,7 @@ def test_a_garbled_description_is_refused(folder, content):
 @pytest.mark.parametrize("changes", [{"format": 1}, {"format": "2"}, {"kind": "opu teacher"}, {"kind": None}])
 def test_another_version_or_kind_is_refused(folder, changes):
     edit_config(folder, **changes)
-    assert_refused(folder, "this release reads 'opu student', version 1")
+    assert_refused(folder, "this release reads 'opu student', version 2")
 
 
 @pytest.mark.parametrize("name", ["resnet", None, 3])

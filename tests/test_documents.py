@@ -13,29 +13,32 @@ ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
+def run_as_pasted(document: Path, check: str, folder: Path) -> None:
+    """Run a document's one block of Python in an empty folder, and then a check of what it left."""
+    (code,) = re.findall(r"```python\n(.*?)```", document.read_text(), re.DOTALL)
+    done = subprocess.run([sys.executable, "-c", code + check], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_quickstart_runs_as_pasted(tmp_path):
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     check = (
         "\np = student.novelty.p_value(q)\n"
         "assert q.mean.shape == (2, 3) and q.mean[0].argmax() == 2, q.mean\n"
         "assert p[1] < 0.02 < p[0], p\n"
         "assert bool((low <= q.mean).all() and (q.mean <= high).all())\n"
     )
-    done = subprocess.run([sys.executable, "-c", code + check], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run_as_pasted(ROOT / "README.md", check, tmp_path)
     assert sorted(path.name for path in (tmp_path / "student").iterdir()) == ["config.json", "model.safetensors"]
 
 
 def test_the_guide_for_tables_runs_as_pasted(tmp_path):
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "tabular.md").read_text(), re.DOTALL)
     check = (
         "\nassert model.score(x_test, y_test) > 0.93\n"
         "assert (low < high).all() and low.shape == probabilities.shape\n"
         "assert (frame.index == x_test.index).all()\n"
         "assert 0.8 < (frame['novelty_p_value'] > 0.1).mean() <= 1\n"
     )
-    done = subprocess.run([sys.executable, "-c", code + check], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run_as_pasted(ROOT / "docs" / "tabular.md", check, tmp_path)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -136,12 +136,12 @@ def tabular_search_table(results: Path) -> str:
         name = (trial["data"], scaled, by["link"], optimiser)
         cases.setdefault(name, []).append(trial)
     for case, trials in cases.items():
-        cells = [", ".join(f"{t[key]:.1f}" if key in t else "diverged" for t in trials) for key in _SEARCHED]
+        cells = [
+            ", ".join(f"{t[key]:.1f}" if key in t else "diverged" for t in trials)
+            for key in ("accuracy", "strangers_C")
+        ]
         rows.append(f"| {' | '.join([*case, *cells])} |")
     return "\n".join(rows)
-
-
-_SEARCHED = ("accuracy", "strangers_C")
 
 
 def tabular_novelty_table(results: Path) -> str:

@@ -1,10 +1,13 @@
 """How fast a student of SGLD learns the earth mover's distance by gradient descent; judged on held-out digits alone.
 
-python -m benchmarks.critic_rate [--device cuda] [--rates 0.01 0.1] [--epochs 5 20] [--out results/study-critic-rate.json]
+python -m benchmarks.critic_rate [--device cuda] [--rates 0.01 0.1] [--epochs 5 20] [--jobs 6] [--out results/study-critic-rate.json]
 """
 
 import argparse
+import itertools
+import multiprocessing
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,16 +39,19 @@ def judge(student: Student, models: Models) -> dict[str, float]:
     }
 
 
-def trial(models: Models, rate: float, schedule: str, epochs: int) -> dict[str, Any]:
+def trial(teacher: Path, seed: int, device: str, rate: float, schedule: str, epochs: int) -> dict[str, Any]:
     """One student, from the averaged weights to the last epoch."""
-    preset = models.scale.preset("paper-sgd")
-    preset = replace(preset, transport_rate=rate, schedule=schedule, transport_epochs=epochs)
-    teacher = models.teacher("sgld")
-    torch.manual_seed(1000 + models.seed)
-    student = models.student(preset.link).start_mean_from(teacher)
-    before = judge(student, models)
-    models._distil(ROW, student, preset, objective("paper-sgd", "emd", "sgld"))
-    return {"rate": rate, "schedule": schedule, "epochs": epochs, "before": before, "after": judge(student, models)}
+    with tempfile.TemporaryDirectory() as folder:  # a distillation that lies there would be gone on with
+        (Path(folder) / teacher.name).symlink_to(teacher)
+        models = Models(mnist().to(torch.device(device)), Scale(), seed, Path(folder), torch.device(device), False)
+        preset = models.scale.preset("paper-sgd")
+        preset = replace(preset, transport_rate=rate, schedule=schedule, transport_epochs=epochs)
+        start = models.teacher("sgld")
+        torch.manual_seed(1000 + seed)
+        student = models.student(preset.link).start_mean_from(start)
+        before = judge(student, models)
+        models._distil(ROW, student, preset, objective("paper-sgd", "emd", "sgld"))
+        return {"rate": rate, "schedule": schedule, "epochs": epochs, "before": before, "after": judge(student, models)}
 
 
 def main() -> None:
@@ -55,19 +61,26 @@ def main() -> None:
     parser.add_argument("--rates", type=float, nargs="+", default=[1e-3, 1e-2, 3e-2, 1e-1])
     parser.add_argument("--epochs", type=int, nargs="+", default=[5, 20])
     parser.add_argument("--schedules", nargs="+", default=["constant", "cosine"])
+    parser.add_argument("--jobs", type=int, default=1, help="Trials at a time.")
     parser.add_argument("--out", type=Path, default=Path("results/study-critic-rate.json"))
     options = parser.parse_args()
+    grid = list(itertools.product(options.epochs, options.schedules, options.rates))
     device, trials = torch.device(options.device), []
-    domain = mnist().to(device)
-    teachers: dict[str, Any] = {}
-    for epochs in options.epochs:
-        for schedule in options.schedules:
-            for rate in options.rates:
-                with tempfile.TemporaryDirectory() as folder:  # a distillation that lies there would be gone on with
-                    models = Models(domain, Scale(), options.seed, Path(folder), device, False, teachers)
-                    trials.append(trial(models, rate, schedule, epochs))
-                print(trials[-1], flush=True)
-                write_json(options.out, {"seed": options.seed, "trials": trials, "environment": environment()})
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool,
+    ):
+        Models(mnist().to(device), Scale(), options.seed, Path(folder), device, False).teacher("sgld")
+        teacher = Path(folder) / "sgld.safetensors"
+        # Long ones first, so that nothing waits at the end.
+        running = {
+            (epochs, schedule, rate): pool.submit(trial, teacher, options.seed, options.device, rate, schedule, epochs)
+            for epochs, schedule, rate in sorted(grid, reverse=True)
+        }
+        for each in grid:
+            trials.append(running[each].result())
+            print(trials[-1], flush=True)
+            write_json(options.out, {"seed": options.seed, "trials": trials, "environment": environment()})
 
 
 if __name__ == "__main__":

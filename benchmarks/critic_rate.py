@@ -1,6 +1,7 @@
 """How fast a student of SGLD learns the earth mover's distance by gradient descent; judged on held-out digits alone.
 
-python -m benchmarks.critic_rate [--device cuda] [--rates 0.01 0.1] [--epochs 5 20] [--jobs 6] [--out results/study-critic-rate.json]
+python -m benchmarks.critic_rate [--device cuda] [--rates 0.01 0.1] [--epochs 5 20] [--jobs 6]
+    [--out results/study-critic-rate.json]
 """
 
 import argparse

@@ -1,0 +1,350 @@
+"""What the robust recipe hangs on, one change at a time; judged on held-out inputs and on strangers that no table has.
+
+python -m benchmarks.robust_recipe [--device cuda] [--jobs 12] [--settings mc_dropout sgld] [--variations default trunk]
+    [--seeds 10] [--small] [--out results/study-robust.json]
+"""
+
+import argparse
+import itertools
+import multiprocessing
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import opu
+from benchmarks.robust_scores import candidates
+from benchmarks.robust_strangers import strangers
+from opu import measures, metrics
+from opu.dirichlet import Dirichlet, kl_divergence
+from opu.environment import environment
+from opu.evaluate import TEACHER_MEASURES
+from opu.experiments import domains
+from opu.experiments.domains import Domain
+from opu.experiments.models import Models, Scale
+from opu.experiments.reproduce import FULL, QUICK, QUICK_SIZES
+from opu.files import write_json
+from opu.inputs import images
+from opu.inputs.transforms import one_of
+from opu.objectives import Objective, parse
+from opu.objectives.base import BaseObjective
+from opu.students import Student
+
+HELD_OUT_DIGITS = (3, 7)
+KINDS = {
+    "mixup": images.mixup,
+    "affine": images.affine,
+    "patches": images.shuffled_patches,
+    "pixel noise": images.pixel_noise,
+    "intensity": images.intensity,
+    "smooth noise": images.smooth_noise,
+}
+
+
+@dataclass(frozen=True)
+class Variation:
+    """One distillation; the defaults are the recipe as it was."""
+
+    objective: str = "0.1*kl + 10*mmd"
+    link: str = "bounded"
+    fraction: float = 0.5
+    without: str = ""
+    num_particles: int = 64
+    hidden: tuple[int, ...] = (400, 400)
+    shared_trunk: bool = False
+    started: bool = True
+    epochs: int = 20
+    learning_rate: float = 1e-3
+    batch_size: int = 256
+
+
+VARIATIONS = {
+    "default": Variation(),
+    "kl": Variation("kl"),
+    "steady kl": Variation("steady_kl"),
+    "mmd": Variation("10*mmd"),
+    "proxy": Variation("proxy"),
+    "mean": Variation("mean"),
+    "steady kl 0.1 + mmd": Variation("0.1*steady_kl + 10*mmd"),
+    "steady kl 0.3 + mmd": Variation("0.3*steady_kl + 10*mmd"),
+    "kl 0.01 + mmd": Variation("0.01*kl + 10*mmd"),
+    "kl 1 + mmd": Variation("kl + 10*mmd"),
+    "polynomial": Variation("0.1*kl + 10*mmd_polynomial"),
+    "with mean 1": Variation("0.1*kl + 10*mmd + mean"),
+    "steady with mean 1": Variation("0.1*steady_kl + 10*mmd + mean"),
+    "steady kl and mean": Variation("0.1*steady_kl + mean"),
+    "steady kl 0.3 and mean": Variation("0.3*steady_kl + mean"),
+    "bounds -2, 5": Variation(link="bounded(-2, 5)"),
+    "bounds -2, 9": Variation(link="bounded(-2, 9)"),
+    "bounds -4, 7": Variation(link="bounded(-4, 7)"),
+    "bounds 0, 7": Variation(link="bounded(0, 7)"),
+    "exp link": Variation(link="exp"),
+    "not broadened": Variation(fraction=0.0),
+    "broadened 0.25": Variation(fraction=0.25),
+    "broadened 0.75": Variation(fraction=0.75),
+    **{f"without {kind}": Variation(without=kind) for kind in KINDS},
+    "trunk": Variation(shared_trunk=True),
+    "8 particles": Variation(num_particles=8),
+    "256 particles": Variation(num_particles=256),
+    "width 200": Variation(hidden=(200, 200), started=False),
+    "width 400": Variation(started=False),
+    "width 800": Variation(hidden=(800, 800), started=False),
+    "trunk of 800": Variation(hidden=(800, 800), shared_trunk=True, started=False),
+    "40 epochs": Variation(epochs=40),
+    "rate 3e-3": Variation(learning_rate=3e-3),
+    "rate 3e-4": Variation(learning_rate=3e-4),
+    "batch 128": Variation(batch_size=128),
+}
+OBJECTIVES = list(itertools.takewhile(lambda name: not name.startswith("bounds"), VARIATIONS))
+SETTINGS = ("mc_dropout", "sgld", "held_out_classes", "emnist")
+
+
+class MeanKL(BaseObjective):
+    """Forward KL between the average particle and the mean, up to a constant: it leaves the precision alone."""
+
+    def __call__(self, x: Tensor, log_particles: Tensor, q: Dirichlet) -> Tensor:
+        """One value per input."""
+        return -(log_particles.exp().mean(0) * q.log_mean).sum(-1)
+
+
+class Proxy(BaseObjective):
+    """Reverse KL to a Dirichlet with the teacher's mean and a precision from its spread (Ryabinin et al., 2021)."""
+
+    def __call__(self, x: Tensor, log_particles: Tensor, q: Dirichlet) -> Tensor:
+        """One value per input."""
+        particles = log_particles.double()
+        mean = particles.exp().mean(0)
+        spread = (mean * (mean.clamp(min=1e-300).log() - particles.mean(0))).sum(-1).clamp(min=1e-6)
+        precision = (mean.shape[-1] - 1) / (2 * spread)
+        # One is added to every concentration of the target and, so that both can agree, of the student.
+        target = Dirichlet.from_log_concentration((mean * precision[:, None] + 1).log())
+        ours = Dirichlet.from_log_concentration((q.log_concentration().exp() + 1).log())
+        return kl_divergence(ours, target).to(q.mean.dtype)
+
+
+def objective(text: str) -> Objective:
+    """As in the library, with two more names."""
+    if text in ("mean", "proxy"):
+        return MeanKL() if text == "mean" else Proxy()
+    plain, plus, _ = text.partition(" + mean")
+    return parse(plain) + MeanKL() if plus else parse(plain)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A domain, its teacher, and what the teacher says of the inputs that judge."""
+
+    models: Models
+    calibration: Tensor
+    fresh: Tensor
+    labels: Tensor
+    strangers: dict[str, Tensor]
+
+    @property
+    def teacher(self) -> Any:
+        """MC dropout, or SGLD."""
+        return self.models.teacher("sgld" if self.models.folder.name.startswith("sgld") else "mc_dropout")
+
+
+def bench(setting: str, seed: int, folder: Path, device: str, small: bool) -> Bench:
+    """The same for every process: held-out inputs in two halves, one that calibrates and a fresh one that judges."""
+    table = "emnist" if setting == "emnist" else "mnist"
+    domain = domains.DOMAINS[table]()
+    scale: Scale = FULL[table]
+    if small:
+        domain, scale = domain.small(*QUICK_SIZES[table]), QUICK[table]
+    left_out = torch.empty(0)
+    if setting == "held_out_classes":
+        domain, left_out = without_classes(domain)
+    half = len(domain.held_out) // 2
+    fresh = domain.held_out[half:]
+    foreign = strangers(fresh, digits=setting != "emnist", seed=seed)
+    if len(left_out):
+        foreign = {"held-out classes": left_out}
+    where = torch.device(device)
+    domain = domain.to(where)
+    own = folder / f"{setting}-seed{seed}"
+    own.mkdir(parents=True, exist_ok=True)
+    models = Models(domain, scale, seed, own, where, progress=False)
+    foreign = {name: x.to(where) for name, x in foreign.items()}
+    return Bench(models, domain.held_out[:half], domain.held_out[half:], domain.held_out_labels[half:].cpu(), foreign)
+
+
+def without_classes(domain: Domain) -> tuple[Domain, Tensor]:
+    """The domain without some digits, the others numbered anew; and those digits, of the held-out part."""
+    kept = [k for k in range(domain.num_classes) if k not in HELD_OUT_DIGITS]
+    number = torch.full((domain.num_classes,), -1)
+    number[kept] = torch.arange(len(kept))
+    train, held = number[domain.labels], number[domain.held_out_labels]
+    return (
+        replace(
+            domain,
+            num_classes=len(kept),
+            x=domain.x[train >= 0],
+            labels=train[train >= 0],
+            held_out=domain.held_out[held >= 0],
+            held_out_labels=held[held >= 0],
+        ),
+        domain.held_out[held < 0],
+    )
+
+
+def answers_of_teacher(setting: str, seed: int, folder: Path, device: str, small: bool) -> dict[str, Any]:
+    """Trains the teacher, which stays in the folder; its probabilities and measures."""
+    here = bench(setting, seed, folder, device, small)
+    teacher, result = here.teacher, {}
+    with torch.no_grad():
+        for name, x in {"fresh": here.fresh, **here.strangers}.items():
+            parts = [teacher(part, here.models.scale.num_particles) for part in x.split(1000)]
+            scores = {m: torch.cat([getattr(measures, m)(p) for p in parts]).cpu().numpy() for m in TEACHER_MEASURES}
+            result[name] = {"mean": torch.cat([measures.mean(p) for p in parts]).cpu(), "scores": scores}
+    return result
+
+
+@cache
+def _bench_here(*of: Any) -> Bench:
+    return bench(*of)
+
+
+def trial(name: str, of: tuple[str, int, Path, str, bool], teacher: dict[str, Any]) -> dict[str, Any]:
+    """One student, and how it does beside its teacher."""
+    here, variation, seed = _bench_here(*of), VARIATIONS[name], of[1]
+    torch.manual_seed(1000 + seed)
+    student = distilled(here, variation, small=of[-1])
+    with torch.no_grad():
+        answers = {name: _dirichlet(student, x) for name, x in {"fresh": here.fresh, **here.strangers}.items()}
+        ordinary = _dirichlet(student, here.calibration)
+    scores = {n: candidates(q, ordinary, all_of_them=name == "default") for n, q in answers.items()}
+    p_values = scores["fresh"].pop("p_value")
+    mean, theirs = answers["fresh"].mean.cpu(), teacher["fresh"]["mean"]
+    wrong, their_wrong = (m.argmax(-1) != here.labels for m in (mean, theirs))
+    result: dict[str, Any] = {
+        "setting": of[0],
+        "seed": seed,
+        "variation": name,
+        "accuracy": [_percent(1 - wrong.float().mean()), _percent(1 - their_wrong.float().mean())],
+        "total_variation": round(float((mean - theirs).abs().sum(-1).mean() / 2), 5),
+        "honest": {str(rate): _percent((p_values < rate).mean()) for rate in (0.01, 0.05)},
+        "log_precision": [
+            round(float(g), 2) for g in answers["fresh"].log_precision.cpu().quantile(torch.tensor([0.1, 0.5, 0.9]))
+        ],
+    }
+    best = {m: _auroc(teacher["fresh"]["scores"][m], their_wrong.numpy()) for m in TEACHER_MEASURES}
+    result["errors"] = {"teacher": max(best.values())} | {
+        m: _auroc(s, wrong.numpy()) for m, s in scores["fresh"].items()
+    }
+    for set_name in here.strangers:
+        outside, inside = teacher[set_name]["scores"], teacher["fresh"]["scores"]
+        result[set_name] = {"teacher": max(_apart(inside[m], outside[m]) for m in TEACHER_MEASURES)} | {
+            m: _apart(scores["fresh"][m], scores[set_name][m]) for m in scores["fresh"]
+        }
+    return result
+
+
+def distilled(here: Bench, variation: Variation, small: bool) -> Student:
+    """A student by a variation, with its novelty calibrated on the first half of the held-out inputs."""
+    models, cuda = here.models, here.models.device.type == "cuda"
+    hidden = models.scale.hidden if small or models.domain.name != "mnist" else variation.hidden
+    shape = {"link": variation.link, "shared_trunk": variation.shared_trunk}
+    if models.domain.name == "mnist":
+        student = opu.students.mlp(784, models.domain.num_classes, hidden, **shape)
+    else:
+        student = opu.students.lenet(models.domain.num_classes, **shape)
+    student = student.to(models.device)
+    if variation.started:
+        student.start_mean_from(here.teacher)
+    epochs = variation.epochs if models.domain.name == "mnist" else variation.epochs // 2
+    opu.distill(
+        here.teacher,
+        student,
+        models.domain.x,
+        objective=objective(variation.objective),
+        num_particles=variation.num_particles,
+        broaden=one_of(*(transform for kind, transform in KINDS.items() if kind != variation.without)),
+        broadened_fraction=variation.fraction,
+        epochs=1 if small else epochs,
+        batch_size=variation.batch_size,
+        learning_rate=variation.learning_rate,
+        held_out=here.calibration,
+        graph=cuda,
+        progress=False,
+    )
+    return student
+
+
+def _dirichlet(student: Student, x: Tensor) -> Dirichlet:
+    parts = [student(part) for part in x.split(2000)]
+    return Dirichlet.from_logits(torch.cat([q.log_mean for q in parts]), torch.cat([q.log_precision for q in parts]))
+
+
+def _apart(inside: np.ndarray, outside: np.ndarray) -> float:
+    return _auroc(np.concatenate([inside, outside]), np.repeat([False, True], [len(inside), len(outside)]))
+
+
+def _auroc(scores: np.ndarray, positive: np.ndarray) -> float:
+    return round(metrics.auroc(scores.astype(float), positive), 2)
+
+
+def _percent(share: Any) -> float:
+    return round(100 * float(share), 2)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--jobs", type=int, default=1, help="Trials at a time.")
+    parser.add_argument("--settings", nargs="+", default=list(SETTINGS))
+    parser.add_argument("--variations", nargs="+", default=list(VARIATIONS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[10], help="Ones that the tables do not use.")
+    parser.add_argument("--small", action="store_true", help="Tries the whole out in minutes.")
+    parser.add_argument("--out", type=Path, default=Path("results/study-robust.json"))
+    options = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool,
+    ):
+        benches = [
+            (setting, seed, Path(folder), options.device, options.small)
+            for setting in options.settings
+            for seed in options.seeds
+        ]
+        # A LeNet of 47 classes costs most, and what it is asked is which objective suits it.
+        wanted = [
+            (name, of)
+            for name, of in itertools.product(options.variations, benches)
+            if of[0] != "emnist" or name in (*OBJECTIVES, "trunk", "broadened 0.25", "not broadened")
+        ]
+        trials: list[dict[str, Any]] = []
+        for result in _in_order(pool, options.jobs, benches, wanted):
+            trials.append(result)
+            print({key: result[key] for key in ("variation", "setting", "accuracy", "errors")}, flush=True)
+            trials.sort(key=lambda t: (options.variations.index(t["variation"]), t["setting"], t["seed"]))
+            write_json(options.out, {"trials": trials, "environment": environment()})
+
+
+def _in_order(pool: ProcessPoolExecutor, jobs: int, benches: list[Any], wanted: list[Any]) -> Iterator[dict[str, Any]]:
+    """Every trial when it is done. Each starts as soon as its teacher is there, the first that are wanted first."""
+    running: dict[Future[Any], Any] = {pool.submit(answers_of_teacher, *of): of for of in benches}
+    teachers: dict[Any, dict[str, Any]] = {}
+    while running or wanted:
+        ready = [each for each in wanted if each[1] in teachers]
+        for name, of in ready[: max(0, jobs - len(running))]:
+            wanted.remove((name, of))
+            running[pool.submit(trial, name, of, teachers[of])] = None
+        for done in wait(running, return_when=FIRST_COMPLETED).done:
+            of = running.pop(done)
+            if of is None:
+                yield done.result()
+            else:
+                teachers[of] = done.result()
+
+
+if __name__ == "__main__":
+    main()

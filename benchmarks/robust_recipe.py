@@ -1,12 +1,13 @@
 """What the robust recipe hangs on, one change at a time; judged on held-out inputs and on strangers that no table has.
 
-python -m benchmarks.robust_recipe [--device cuda] [--jobs 12] [--settings mc_dropout sgld] [--variations default trunk]
-    [--seeds 10] [--small] [--out results/study-robust.json]
+python -m benchmarks.robust_recipe [--device cuda] [--jobs 12] [--settings mc_dropout sgld] [--round 2]
+    [--variations default trunk] [--seeds 10] [--small] [--out results/study-robust.json]
 """
 
 import argparse
 import itertools
 import multiprocessing
+import os
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -22,8 +23,9 @@ from torch import Tensor
 import opu
 from benchmarks.robust_scores import candidates
 from benchmarks.robust_strangers import strangers
+from benchmarks.robust_variations import FOR_EMNIST, KINDS, ROUNDS, SECOND, VARIATIONS, Joined, Variation, objective
 from opu import measures, metrics
-from opu.dirichlet import Dirichlet, kl_divergence
+from opu.dirichlet import Dirichlet
 from opu.environment import environment
 from opu.evaluate import TEACHER_MEASURES
 from opu.experiments import domains
@@ -31,110 +33,11 @@ from opu.experiments.domains import Domain
 from opu.experiments.models import Models, Scale
 from opu.experiments.reproduce import FULL, QUICK, QUICK_SIZES
 from opu.files import write_json
-from opu.inputs import images
 from opu.inputs.transforms import one_of
-from opu.objectives import Objective, parse
-from opu.objectives.base import BaseObjective
 from opu.students import Student
 
 HELD_OUT_DIGITS = (3, 7)
-KINDS = {
-    "mixup": images.mixup,
-    "affine": images.affine,
-    "patches": images.shuffled_patches,
-    "pixel noise": images.pixel_noise,
-    "intensity": images.intensity,
-    "smooth noise": images.smooth_noise,
-}
-
-
-@dataclass(frozen=True)
-class Variation:
-    """One distillation; the defaults are the recipe as it was."""
-
-    objective: str = "0.1*kl + 10*mmd"
-    link: str = "bounded"
-    fraction: float = 0.5
-    without: str = ""
-    num_particles: int = 64
-    hidden: tuple[int, ...] = (400, 400)
-    shared_trunk: bool = False
-    started: bool = True
-    epochs: int = 20
-    learning_rate: float = 1e-3
-    batch_size: int = 256
-
-
-VARIATIONS = {
-    "default": Variation(),
-    "kl": Variation("kl"),
-    "steady kl": Variation("steady_kl"),
-    "mmd": Variation("10*mmd"),
-    "proxy": Variation("proxy"),
-    "mean": Variation("mean"),
-    "steady kl 0.1 + mmd": Variation("0.1*steady_kl + 10*mmd"),
-    "steady kl 0.3 + mmd": Variation("0.3*steady_kl + 10*mmd"),
-    "kl 0.01 + mmd": Variation("0.01*kl + 10*mmd"),
-    "kl 1 + mmd": Variation("kl + 10*mmd"),
-    "polynomial": Variation("0.1*kl + 10*mmd_polynomial"),
-    "with mean 1": Variation("0.1*kl + 10*mmd + mean"),
-    "steady with mean 1": Variation("0.1*steady_kl + 10*mmd + mean"),
-    "steady kl and mean": Variation("0.1*steady_kl + mean"),
-    "steady kl 0.3 and mean": Variation("0.3*steady_kl + mean"),
-    "bounds -2, 5": Variation(link="bounded(-2, 5)"),
-    "bounds -2, 9": Variation(link="bounded(-2, 9)"),
-    "bounds -4, 7": Variation(link="bounded(-4, 7)"),
-    "bounds 0, 7": Variation(link="bounded(0, 7)"),
-    "exp link": Variation(link="exp"),
-    "not broadened": Variation(fraction=0.0),
-    "broadened 0.25": Variation(fraction=0.25),
-    "broadened 0.75": Variation(fraction=0.75),
-    **{f"without {kind}": Variation(without=kind) for kind in KINDS},
-    "trunk": Variation(shared_trunk=True),
-    "8 particles": Variation(num_particles=8),
-    "256 particles": Variation(num_particles=256),
-    "width 200": Variation(hidden=(200, 200), started=False),
-    "width 400": Variation(started=False),
-    "width 800": Variation(hidden=(800, 800), started=False),
-    "trunk of 800": Variation(hidden=(800, 800), shared_trunk=True, started=False),
-    "40 epochs": Variation(epochs=40),
-    "rate 3e-3": Variation(learning_rate=3e-3),
-    "rate 3e-4": Variation(learning_rate=3e-4),
-    "batch 128": Variation(batch_size=128),
-}
-OBJECTIVES = list(itertools.takewhile(lambda name: not name.startswith("bounds"), VARIATIONS))
 SETTINGS = ("mc_dropout", "sgld", "held_out_classes", "emnist")
-
-
-class MeanKL(BaseObjective):
-    """Forward KL between the average particle and the mean, up to a constant: it leaves the precision alone."""
-
-    def __call__(self, x: Tensor, log_particles: Tensor, q: Dirichlet) -> Tensor:
-        """One value per input."""
-        return -(log_particles.exp().mean(0) * q.log_mean).sum(-1)
-
-
-class Proxy(BaseObjective):
-    """Reverse KL to a Dirichlet with the teacher's mean and a precision from its spread (Ryabinin et al., 2021)."""
-
-    def __call__(self, x: Tensor, log_particles: Tensor, q: Dirichlet) -> Tensor:
-        """One value per input."""
-        particles = log_particles.double()
-        mean = particles.exp().mean(0)
-        spread = (mean * (mean.clamp(min=1e-300).log() - particles.mean(0))).sum(-1).clamp(min=1e-6)
-        precision = (mean.shape[-1] - 1) / (2 * spread)
-        # One is added to every concentration of the target and, so that both can agree, of the student.
-        target = Dirichlet.from_log_concentration((mean * precision[:, None] + 1).log())
-        ours = Dirichlet.from_log_concentration((q.log_concentration().exp() + 1).log())
-        return kl_divergence(ours, target).to(q.mean.dtype)
-
-
-def objective(text: str) -> Objective:
-    """As in the library, with two more names."""
-    if text in ("mean", "proxy"):
-        return MeanKL() if text == "mean" else Proxy()
-    plain, plus, _ = text.partition(" + mean")
-    return parse(plain) + MeanKL() if plus else parse(plain)
 
 
 @dataclass(frozen=True)
@@ -215,13 +118,15 @@ def _bench_here(*of: Any) -> Bench:
 
 def trial(name: str, of: tuple[str, int, Path, str, bool], teacher: dict[str, Any]) -> dict[str, Any]:
     """One student, and how it does beside its teacher."""
-    here, variation, seed = _bench_here(*of), VARIATIONS[name], of[1]
+    here, variation, seed = _bench_here(*of), (VARIATIONS | SECOND)[name], of[1]
     torch.manual_seed(1000 + seed)
     student = distilled(here, variation, small=of[-1])
     with torch.no_grad():
         answers = {name: _dirichlet(student, x) for name, x in {"fresh": here.fresh, **here.strangers}.items()}
         ordinary = _dirichlet(student, here.calibration)
-    scores = {n: candidates(q, ordinary, all_of_them=name == "default") for n, q in answers.items()}
+    if name in KEPT:
+        _keep(of, name, {"calibration": ordinary, **answers}, here, teacher)
+    scores = {n: candidates(q, ordinary) for n, q in answers.items()}
     p_values = scores["fresh"].pop("p_value")
     mean, theirs = answers["fresh"].mean.cpu(), teacher["fresh"]["mean"]
     wrong, their_wrong = (m.argmax(-1) != here.labels for m in (mean, theirs))
@@ -248,6 +153,22 @@ def trial(name: str, of: tuple[str, int, Path, str, bool], teacher: dict[str, An
     return result
 
 
+KEPT = ("default", "kl 0.01 + mmd", "precision 0.1 + mmd", "trunk, kl 0.01 + mmd")
+
+
+def _keep(
+    of: tuple[str, int, Path, str, bool], name: str, answers: dict[str, Dirichlet], here: Bench, teacher: Any
+) -> None:
+    """Everything that a score could be made of, where the environment names a folder for it."""
+    if "OPU_KEEP" in os.environ:
+        arrays = {f"{part}/log_mean": q.log_mean.cpu().numpy() for part, q in answers.items()}
+        arrays |= {f"{part}/log_precision": q.log_precision.cpu().numpy() for part, q in answers.items()}
+        arrays |= {f"{part}/{m}": s for part, each in teacher.items() for m, s in each["scores"].items()}
+        arrays |= {"labels": here.labels.numpy(), "teacher_mean": teacher["fresh"]["mean"].numpy()}
+        file = f"{of[0]}-{name.replace(' ', '_').replace(',', '').replace('+', 'and')}-seed{of[1]}.npz"
+        np.savez_compressed(Path(os.environ["OPU_KEEP"]) / file, **arrays)
+
+
 def distilled(here: Bench, variation: Variation, small: bool) -> Student:
     """A student by a variation, with its novelty calibrated on the first half of the held-out inputs."""
     models, cuda = here.models, here.models.device.type == "cuda"
@@ -257,6 +178,8 @@ def distilled(here: Bench, variation: Variation, small: bool) -> Student:
         student = opu.students.mlp(784, models.domain.num_classes, hidden, **shape)
     else:
         student = opu.students.lenet(models.domain.num_classes, **shape)
+    if variation.joined:
+        student.precision_net = Joined(student.precision_net, student.mean_net)
     student = student.to(models.device)
     if variation.started:
         student.start_mean_from(here.teacher)
@@ -301,11 +224,13 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=1, help="Trials at a time.")
     parser.add_argument("--settings", nargs="+", default=list(SETTINGS))
-    parser.add_argument("--variations", nargs="+", default=list(VARIATIONS))
+    parser.add_argument("--round", type=int, default=1, choices=ROUNDS)
+    parser.add_argument("--variations", nargs="+", help="All of the round unless given.")
     parser.add_argument("--seeds", type=int, nargs="+", default=[10], help="Ones that the tables do not use.")
     parser.add_argument("--small", action="store_true", help="Tries the whole out in minutes.")
     parser.add_argument("--out", type=Path, default=Path("results/study-robust.json"))
     options = parser.parse_args()
+    options.variations = options.variations or list(ROUNDS[options.round])
     with (
         tempfile.TemporaryDirectory() as folder,
         ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool,
@@ -315,11 +240,10 @@ def main() -> None:
             for setting in options.settings
             for seed in options.seeds
         ]
-        # A LeNet of 47 classes costs most, and what it is asked is which objective suits it.
         wanted = [
             (name, of)
             for name, of in itertools.product(options.variations, benches)
-            if of[0] != "emnist" or name in (*OBJECTIVES, "trunk", "broadened 0.25", "not broadened")
+            if of[0] != "emnist" or name in FOR_EMNIST
         ]
         trials: list[dict[str, Any]] = []
         for result in _in_order(pool, options.jobs, benches, wanted):

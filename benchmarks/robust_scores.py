@@ -8,29 +8,16 @@ from torch import Tensor
 
 from opu import measures
 from opu.dirichlet import Dirichlet
-from opu.novelty import Novelty, rarity
+from opu.novelty import Novelty
 
 SHARES = (0.01, 0.03, 0.1, 0.3, 0.5)
 
 
-def candidates(q: Dirichlet, ordinary: Dirichlet, *, all_of_them: bool) -> dict[str, np.ndarray]:
+def candidates(q: Dirichlet, ordinary: Dirichlet) -> dict[str, np.ndarray]:
     """The student's measures and N as it is, with its p-values; and, where asked for, what N could be."""
     novelty = Novelty.fit(ordinary)
     plain = {name: measure(q) for name, measure in MEASURES.items()}
     scores = {**plain, "N": novelty(q), "p_value": novelty.p_value(q)}
-    if all_of_them:
-        usual = {name: measure(ordinary).double().sort().values for name, measure in MEASURES.items()}
-        rare = {name: rarity(plain[name].double(), usual[name]) for name in MEASURES}
-        for first in ("E", "P", "MI"):
-            for second in ("C", "mean log alpha", "MI"):
-                if first != second:
-                    for share in SHARES:
-                        scores[f"max({first}, {second} {share:g})"] = _louder(rare[first], rare[second], share)
-                    scores[f"{first} + {second}"] = rare[first] + rare[second]
-        for share in SHARES:
-            scores[f"max(P, MI 0.3, C {share:g})"] = torch.maximum(
-                _louder(rare["P"], rare["MI"], 0.3) + math.log(1 - share), rare["C"] + math.log(share)
-            )
     return {name: score.double().cpu().numpy() for name, score in scores.items()}
 
 

@@ -28,6 +28,7 @@ def test_version_and_help():
 
     assert opu("version").stdout.strip() == __version__
     assert "demo" in opu("--help").stdout
+    assert "demo" in opu().stdout
 
 
 def test_mistakes_cost_one_line(tmp_path):
@@ -41,7 +42,14 @@ def test_mistakes_cost_one_line(tmp_path):
     done = opu("demo", "--out", tmp_path / "precious.txt" / "run")
     assert_one_line_and_exit_2(done, "cannot be made")
     assert_one_line_and_exit_2(opu("demo", "--seed", "minus one"), "--seed")
-    assert_one_line_and_exit_2(opu("dmeo"), "dmeo")
+    for words, part in (
+        (("dmeo",), "dmeo"),
+        (("fit", "x.csv", "--out", "r"), "--target"),
+        (("demo", "--nope"), "--nope"),
+    ):
+        done = opu(*words)
+        assert_one_line_and_exit_2(done, part, "See opu --help")
+        assert len(done.stderr.strip().splitlines()) == 1
     done = opu("reproduce", "figure", "--quick", "--out", tmp_path / "figure")
     assert_one_line_and_exit_2(done, "--rows and --quick do not go with it")
 
@@ -50,7 +58,7 @@ def test_a_full_gpu_is_one_line_and_a_fault_of_ours_is_not(monkeypatch, capsys):
     from opu import cli
 
     def failing(text):
-        def fail():
+        def fail(**_):
             raise RuntimeError(text)
 
         return fail

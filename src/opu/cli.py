@@ -1,5 +1,6 @@
 """The command line. A user's mistake costs one line on stderr and exit code 2, never a traceback."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -45,7 +46,10 @@ def reproduce(
     ),
     seeds: Annotated[str, typer.Option(help="Which seeds, such as 0,1,2.")] = "0",
     rows: Annotated[
-        str, typer.Option(help="Only rows with one of these texts in their name, such as robust,BDK.")
+        str,
+        typer.Option(
+            help="Only rows with one of these texts in their name, such as robust,BDK; of blr and gp, pima,sound."
+        ),
     ] = "",
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
     quick: Annotated[bool, typer.Option(help="A small version that takes minutes on two CPU cores.")] = False,
@@ -64,7 +68,8 @@ def reproduce(
             raise ValueError("the figure is drawn whole, so --rows and --quick do not go with it; leave them out.")
         figure.draw(out, seed=_numbers(seeds)[0])
         return
-    wanted = [text.strip() for text in rows.split(",") if text.strip()]
+    # A comma within brackets belongs to a row's name.
+    wanted = [text.strip() for text in re.split(r",(?![^(]*\))", rows) if text.strip()]
     if table in SETUPS:
         show_tabular(reproduce_tabular(table, out, seeds=_numbers(seeds), rows=wanted, quick=quick, device=device))
         return
@@ -81,12 +86,13 @@ def fit(
     teacher: Annotated[str, typer.Option(help="polya-gamma, gp, forest, or ensemble.")] = "polya-gamma",
     folds: Annotated[int, typer.Option(min=2, help="Of the cross-validation.")] = 5,
     seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
+    header: Annotated[bool, typer.Option(help="Whether the first line holds names; else columns are 1, 2, ...")] = True,
 ) -> None:
     """Fit a classifier to a table, check it by cross-validation, and keep it for `opu predict`."""
     from opu.sklearn.run import fit_table
 
     console = Console()
-    found = fit_table(data, target, out, teacher=teacher, folds=folds, seed=seed, console=console)
+    found = fit_table(data, target, out, teacher=teacher, folds=folds, seed=seed, header=header, console=console)
     checked = found["cross_validation"]
     console.print(
         f"{found['num_rows']} rows, {found['num_features']} features, {len(found['classes'])} classes. In "
@@ -105,13 +111,32 @@ def predict(
     data: Annotated[Path, typer.Argument(help="A CSV, TSV or Parquet file with the same columns.")],
     out: Annotated[Path, typer.Option(help="CSV file for the answers.")] = Path("predictions.csv"),
     level: Annotated[float, typer.Option(help="Of the credible intervals.")] = 0.9,
+    header: Annotated[bool, typer.Option(help="Whether the first line holds names; else columns are 1, 2, ...")] = True,
 ) -> None:
     """Write class probabilities, credible intervals and novelty for each row of a table."""
     from opu.sklearn.run import predict_table
 
     console = Console()
-    count = predict_table(run, data, out, level=level, console=console)
+    count = predict_table(run, data, out, level=level, header=header, console=console)
     console.print(f"{count} rows answered in {out}.", highlight=False)
+
+
+@app.command()
+def fidelity(
+    run: Annotated[Path, typer.Argument(help="A run folder, or the folder of a saved student.")],
+    inputs: Annotated[Path | None, typer.Option(help="Inputs (.npy), where the run holds none of its own.")] = None,
+    particles: Annotated[
+        Path | None, typer.Option(help="Their particles, (samples, inputs, classes): .npy, .npz or .safetensors.")
+    ] = None,
+    labels: Annotated[Path | None, typer.Option(help="Their classes (.npy), where calibration is wanted.")] = None,
+    outputs: Annotated[
+        str, typer.Option(help="What the particles are: probabilities, log_probabilities or logits.")
+    ] = "probabilities",
+) -> None:
+    """Say how far a student is from its teacher, whether sampling, family or network is to blame, and what to change."""
+    from opu.fidelity.run import report_on_run
+
+    report_on_run(run, inputs=inputs, particles=particles, labels=labels, outputs=outputs)
 
 
 @app.command()
@@ -131,13 +156,24 @@ def tables(
 def main() -> None:
     """Run the command line."""
     try:
-        app()
+        sys.exit(app(standalone_mode=False) or 0)
+    except typer.Abort:
+        sys.exit(1)
     except (ValueError, OSError, ImportError) as error:
         _refuse(_sentence(error))
     except RuntimeError as error:
         if "out of memory" not in str(error):
             raise
         _refuse("the GPU's memory is full; free some of it, or run on the CPU with --device cpu.")
+    except Exception as error:
+        # A mistake in the options; typer keeps its own classes of these, which differ from release to release.
+        if not hasattr(error, "format_message"):
+            raise
+        message = error.format_message()
+        if "\n" in message:  # the help, where no command was given
+            print(message)
+            sys.exit(2)
+        _refuse(f"{message.rstrip('.')}. See opu --help.")
 
 
 def _refuse(sentence: str) -> NoReturn:

@@ -97,12 +97,27 @@ def _moment_match(log_particles: Float[Tensor, "S B K"]) -> Float[Tensor, "B K"]
     return (mean / mean.sum(-1, keepdim=True) * precision.unsqueeze(-1)).clamp(min=1e-100)
 
 
-def minimum_mmd(log_particles: Float[Tensor, "S B K"], kernel: Kernel | None = None, max_steps: int = 200) -> Dirichlet:
-    """The Dirichlet nearest to each input's particles in exact MMD, by quasi-Newton steps from the likelihood's optimum."""
+def minimum_mmd(
+    log_particles: Float[Tensor, "S B K"],
+    kernel: Kernel | None = None,
+    max_steps: int = 200,
+    *,
+    start: Dirichlet | None = None,
+    tolerance: float = 1e-10,
+) -> Dirichlet:
+    """The Dirichlet nearest to each input's particles in exact MMD, by quasi-Newton steps.
+
+    Args:
+        log_particles: The clouds.
+        kernel: One that is a power series in the inner product; exponential unless given.
+        max_steps: At most.
+        start: Where to begin; at the likelihood's optimum unless given.
+        tolerance: An input is done when a step gains no more than this in squared MMD.
+    """
     kernel = kernel if kernel is not None else Exponential()
     coefficients = kernel.power_series()
     points = log_particles.double().exp()
-    start = maximum_likelihood(log_particles.double())
+    start = maximum_likelihood(log_particles.double()) if start is None else start
 
     def to_dirichlet(parameters: Tensor) -> Dirichlet:
         log_precision = parameters[:, -1].clamp(-12.0, LARGEST_LOG_PRECISION)
@@ -113,8 +128,9 @@ def minimum_mmd(log_particles: Float[Tensor, "S B K"], kernel: Kernel | None = N
         return kernel_between(q, q, coefficients) - 2 * kernel_to_points(q, points[:, rows], coefficients)
 
     # At the likelihood's optimum a rare class may have a log-mean of -200, from where the MMD feels no slope.
-    logits = start.log_mean.clamp(min=-15.0)
-    solution = minimise_rows(distance, torch.cat([logits, start.log_precision.unsqueeze(-1)], -1), max_steps)
+    logits = start.log_mean.double().clamp(min=-15.0)
+    parameters = torch.cat([logits, start.log_precision.double().unsqueeze(-1)], -1)
+    solution = minimise_rows(distance, parameters, max_steps, tolerance)
     return _in_dtype(to_dirichlet(solution), log_particles.dtype)
 
 

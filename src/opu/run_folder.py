@@ -66,8 +66,7 @@ def make_folder(path: Path, *, resume: bool = False) -> None:
     """Make an output folder; refuse one that cannot be made, or that holds something, unless a run is resumed."""
     if path.is_dir() and any(path.iterdir()) and not resume:
         raise ValueError(
-            f"the output folder {path} exists and is not empty; nothing in it was changed. Choose another folder, or "
-            "pass resume=True to go on with the run in it."
+            f"the output folder {path} exists and is not empty; nothing in it was changed. Choose another folder."
         )
     if path.exists() and not path.is_dir():
         raise ValueError(f"the output folder {path} is a file; choose another path.")

@@ -43,6 +43,8 @@ def test_a_table_is_fitted_and_new_rows_are_answered(table, tmp_path, monkeypatc
     assert {"classifier.json", "config.json", "encoding.json", "metrics.json", "calibration.png"} <= {
         path.name for path in run.iterdir()
     }
+    assert opu(monkeypatch, "fidelity", run) == 0
+    assert "of the squared distance is due to" in " ".join(capsys.readouterr().out.split())
 
     rows = pd.read_csv(table).drop(columns="sick").assign(note="a")
     rows.to_csv(tmp_path / "rows.csv", index=False)
@@ -68,7 +70,11 @@ def test_a_table_is_fitted_and_new_rows_are_answered(table, tmp_path, monkeypatc
         ({}, ("--target", "sik"), "Did you mean sick?"),
         ({"sick": "yes"}, (), "holds one class only, 'yes'"),
         ({"sick": range(160)}, (), "holds 160 different values"),
-        ({"sick": ["rare"] + ["no"] * 159}, (), "every class needs at least two rows"),
+        (
+            {"sick": ["rare"] + ["no"] * 159},
+            (),
+            "every class needs at least two rows to be cross-validated; 'rare' has one",
+        ),
         ({}, ("--teacher", "tree"), "--teacher must be one of polya-gamma, gp, forest, ensemble; got 'tree'"),
     ],
 )
@@ -79,6 +85,7 @@ def test_a_mistake_costs_one_line_and_leaves_nothing(change, options, message, t
     said = " ".join(capsys.readouterr().err.split())
     assert message in said
     assert "Traceback" not in said
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_folder_that_is_no_run_is_refused(table, tmp_path, monkeypatch, capsys):

@@ -58,6 +58,45 @@ def test_what_is_no_table_is_refused(tmp_path):
         read_frame(tmp_path / "broken.parquet")
 
 
+def test_a_file_without_names_is_noticed_and_can_be_read(tmp_path):
+    path = tmp_path / "raw.CSV"
+    path.write_text("6,148,1\n1,85,0\n8,183,1\n")
+    with pytest.raises(ValueError, match=r"first line of .* looks like data, not like column names \(6, 148, 1, "):
+        read_frame(path)
+    frame = read_frame(path, header=False)
+    assert list(frame.columns) == ["1", "2", "3"]
+    assert frame["2"].tolist() == [148, 85, 183]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,a,ill\n1,2,0\n", "column names must differ; 'a' occurs more than once"),
+        ("a;b\n1;2\n", "separated by semicolons"),
+    ],
+)
+def test_names_that_cannot_be_are_refused(text, message, tmp_path):
+    (tmp_path / "table.csv").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read_frame(tmp_path / "table.csv")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            pd.date_range("2020", periods=4),
+            "column age holds neither numbers nor texts but Timestamp, such as '2020-01-01",
+        ),
+        ([[1, 2]] * 4, r"neither numbers nor texts but list, such as '\[1, 2\]'"),
+        (["30", "41", "52", "63"], "column age holds numbers that are stored as texts"),
+    ],
+)
+def test_what_is_neither_a_number_nor_a_category_is_refused(values, message, frame):
+    with pytest.raises(ValueError, match=message):
+        Encoding.of(frame.assign(age=values), "ill")
+
+
 def test_each_mistake_in_a_column_is_named(frame):
     with pytest.raises(ValueError, match=r"the target Ill is not in the table.* Did you mean ill\?"):
         Encoding.of(frame, "Ill")

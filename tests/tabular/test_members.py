@@ -7,7 +7,7 @@ from sklearn.ensemble import BaggingClassifier, GradientBoostingClassifier, Rand
 from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
 
-from opu.sklearn import EnsembleMembers
+from opu.sklearn import EnsembleMembers, OnePassClassifier
 
 
 @pytest.fixture
@@ -60,3 +60,10 @@ def test_what_is_no_particle_is_refused(table):
         EnsembleMembers(GradientBoostingClassifier(n_estimators=3).fit(*table))
     with pytest.raises(ValueError, match="at least two members"):
         EnsembleMembers(RandomForestClassifier(1).fit(*table))
+
+
+def test_an_ensemble_of_other_labels_is_refused(table):
+    X, y = table
+    forest = RandomForestClassifier(5, random_state=0).fit(X, y)
+    with pytest.raises(ValueError, match="fitted to the classes x, y, z and the labels here are a, b, c"):
+        OnePassClassifier(forest, epochs=1).fit(X, np.array(["a", "b", "c"])[np.searchsorted(["x", "y", "z"], y)])

@@ -33,6 +33,11 @@ def test_pima_by_the_papers_recipe(tmp_path, data_folder, monkeypatch):
     assert part["trivial"]["gaussian"]["negative_part"] > 95
     monkeypatch.setattr(module, "_one", lambda *_: pytest.fail("it was made again"))
     assert reproduce_tabular("blr", tmp_path, seeds=[0], rows=["pima (paper"])[0]["parts"] == record["parts"]
+    path = tmp_path / "blr-parts" / "pima-paper-seed0.json"
+    for key, value in (("setup", {"prior_variance": 2.0}), ("rows", {})):
+        path.write_text(json.dumps({**part, key: {**part[key], **value} if value else {}}))
+        with pytest.raises(ValueError, match="was made with other settings; choose another --out"):
+            reproduce_tabular("blr", tmp_path, seeds=[0], rows=["pima (paper"])
 
 
 @pytest.mark.slow
@@ -73,7 +78,8 @@ def test_a_teacher_holds_evenly_spaced_draws_of_every_chain():
 
 def test_an_unknown_part_is_refused(tmp_path):
     with pytest.raises(
-        ValueError, match=r"no part of gp has 'iris' in its name; the parts are pima \(paper\), pima \(sound\)"
+        ValueError,
+        match=r"no part of gp has 'iris' in its name; the parts, each with all its rows, are pima \(paper\), pima \(sound\)",
     ):
         reproduce_tabular("gp", tmp_path, seeds=[0], rows=["iris"], quick=True)
 

@@ -15,6 +15,7 @@ import opu
 from opu.demo import data
 from opu.environment import environment
 from opu.evaluate import TEACHER_MEASURES, compare
+from opu.fidelity.run import keep_evaluation
 from opu.files import write_json
 from opu.run_folder import make_folder
 from opu.students import Student
@@ -80,6 +81,7 @@ def run_demo(
     metrics["speedup"] = measure_speed(net, teacher, student, digits.test, settings.evaluation_particles)
     metrics |= {"seed": seed, "settings": asdict(settings), "environment": environment()}
     figures.draw_all(out, digits, teacher, student, metrics, scores)
+    keep_evaluation(out, teacher, digits.test, digits.test_labels, digits.train, settings.evaluation_particles)
     metrics["seconds"] = time.perf_counter() - began
     write_json(out / "metrics.json", metrics)
     show(console, metrics, out)
@@ -195,6 +197,7 @@ def show(console: Console, metrics: dict[str, Any], out: Path) -> None:
     console.print(
         f"Written to {out}: metrics.json, student/, simplex.png, scores.png, roc.png ({metrics['seconds']:.0f} s)."
     )
+    console.print(f"How near the student is to its teacher, and why: opu fidelity {out}", highlight=False)
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

@@ -85,7 +85,9 @@ def beside_the_paper(records: list[Record], times: Record) -> tuple[list[str], l
         lines.append(
             [*line, _seconds(rows[0]["row"], times["seconds"], with_paper=theirs is not None and table == "mnist")]
         )
-    return [*header, "test set in"], lines
+    strangers = next(_rows(records))["ood"]
+    shares = [part for task in tasks[1:] for part in ("", f"{strangers[task]['base_rate']:.1f}")]
+    return [*header, "test set in"], [*lines, ["base rate", "", "", "100 less accuracy", *shares, ""]]
 
 
 def detection(records: list[Record]) -> tuple[list[str], list[list[str]]]:

@@ -59,6 +59,7 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes_: The labels, in the order of the columns of ``predict_proba``.
         teacher_: The fitted teacher, of standardised rows; absent after ``load``.
         student_: The network.
+        withheld_rows_: Places of the training rows that calibrated it and that neither it nor its teacher was fitted to.
     """
 
     def __init__(
@@ -98,7 +99,8 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with _own_randomness(self.random_state) as seed:
             seen, kept = _split(labels, self.withheld, seed)
             known = torch.from_numpy(labels)[seen]
-            self.teacher_ = make_teacher(self.teacher, x[seen], known, mean, scale)
+            self.withheld_rows_ = np.arange(0) if kept is None else kept.numpy()
+            self.teacher_ = make_teacher(self.teacher, x[seen], known, mean, scale, self.classes_.tolist())
             fitted = maximum_likelihood(self.teacher_(x[seen][:: max(1, len(seen) // 500)], 200)).log_precision
             student = students.mlp(x.shape[1], len(self.classes_), self.hidden, link=bounds_for(fitted))
             student.start_precision_at(float(fitted.median()))

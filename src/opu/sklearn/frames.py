@@ -12,27 +12,59 @@ from numpy.typing import NDArray
 MOST_CATEGORIES = 50
 
 
-def read_frame(path: Path) -> Any:
-    """A frame of pandas from a CSV, TSV or Parquet file."""
-    pd = require_pandas()
+def read_frame(path: Path, *, header: bool = True) -> Any:
+    """A frame of pandas from a CSV, TSV or Parquet file; without a header, columns are named 1, 2, and so on."""
+    require_pandas()
     if not path.is_file():
         raise ValueError(f"there is no file {path}; give a CSV or Parquet file.")
-    if path.suffix not in (".csv", ".tsv", ".parquet"):
+    kind = path.suffix.lower()
+    if kind not in (".csv", ".tsv", ".parquet"):
         raise ValueError(f"{path} must end in .csv, .tsv or .parquet; got {path.suffix or 'no ending'}.")
     try:
-        if path.suffix == ".parquet":
-            frame = pd.read_parquet(path)
-        else:
-            frame = pd.read_csv(path, sep="\t" if path.suffix == ".tsv" else ",")
+        frame, names = _read(path, kind, header)
     except (ValueError, OSError) as error:  # what pandas and pyarrow raise for broken files are ValueErrors
         raise ValueError(f"{path} could not be read as a table ({str(error).strip().splitlines()[0]}).") from error
-    frame.columns = [str(name) for name in frame.columns]
-    doubled = sorted({name for name in frame.columns if list(frame.columns).count(name) > 1})
-    if doubled:
-        raise ValueError(f"column names must differ; {', '.join(doubled)} occurs more than once.")
+    _check_names(path, names, header=header and kind != ".parquet")
+    frame.columns = names
     if frame.empty:
         raise ValueError(f"{path} holds no rows.")
     return frame
+
+
+def _read(path: Path, kind: str, header: bool) -> tuple[Any, list[str]]:
+    pd = require_pandas()
+    if kind == ".parquet":
+        frame = pd.read_parquet(path)
+        return frame, [str(name) for name in frame.columns]
+    separator = "\t" if kind == ".tsv" else ","
+    if not header:
+        frame = pd.read_csv(path, sep=separator, header=None)
+        return frame, [str(number) for number in range(1, frame.shape[1] + 1)]
+    # The names as they stand in the file: pandas would rename those that occur twice.
+    first = pd.read_csv(path, sep=separator, header=None, nrows=1, dtype=str)
+    return pd.read_csv(path, sep=separator), ["" if name is None else str(name) for name in first.iloc[0].fillna("")]
+
+
+def _check_names(path: Path, names: list[str], *, header: bool) -> None:
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    numbers = [name for name in names if _reads_as_number(name)]
+    if header and len(numbers) > len(names) / 2:
+        raise ValueError(
+            f"the first line of {path} looks like data, not like column names ({', '.join(names[:3])}, ...); write a line of "
+            "names above it, or say --no-header, and the columns are called 1, 2, and so on."
+        )
+    if header and len(names) == 1 and ";" in names[0]:
+        raise ValueError(f"{path} seems to be separated by semicolons; save it with commas, or as .tsv with tabs.")
+    if doubled:
+        raise ValueError(f"column names must differ; {', '.join(map(repr, doubled))} occurs more than once.")
+
+
+def _reads_as_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -61,6 +93,7 @@ class Encoding:
         for name in frame.columns.drop(target):
             column = frame[name]
             _refuse_missing(column)
+            _refuse_other_kinds(column)
             if column.nunique() == 1:
                 notes.append(f"column {name} is the same in every row and is left out.")
             elif _is_number(column):
@@ -125,8 +158,7 @@ def _as_numbers(column: Any) -> NDArray[np.float64]:
 
 
 def _texts_of(column: Any) -> tuple[str, ...]:
-    pd = require_pandas()
-    parsed = pd.to_numeric(column, errors="coerce")
+    parsed = require_pandas().to_numeric(column, errors="coerce")
     if parsed.notna().mean() >= 0.5:  # mostly numbers, so the rest is a mistake
         raise ValueError(_text_among_numbers(column))
     known = sorted(set(column.astype(str)))
@@ -140,6 +172,8 @@ def _texts_of(column: Any) -> tuple[str, ...]:
 
 def _text_among_numbers(column: Any) -> str:
     parsed = require_pandas().to_numeric(column, errors="coerce")
+    if parsed.notna().all():
+        return f"column {column.name} holds numbers that are stored as texts; convert it, with pandas.to_numeric."
     row = int(np.flatnonzero(parsed.isna())[0])
     return (
         f"column {column.name} holds text where numbers belong: {column.iloc[row]!r} in row {row + 1}. Correct it, or remove "
@@ -153,6 +187,15 @@ def _refuse_missing(column: Any) -> None:
         raise ValueError(
             f"column {column.name} is missing in {missing} of {len(column)} rows; fill the gaps, or remove the rows or the "
             "column."
+        )
+
+
+def _refuse_other_kinds(column: Any) -> None:
+    """Dates, lists and the like are neither numbers nor categories."""
+    if not _is_number(column) and not column.map(lambda value: isinstance(value, str | bool)).all():
+        raise ValueError(
+            f"column {column.name} holds neither numbers nor texts but {type(column.iloc[0]).__name__}, such as "
+            f"{str(column.iloc[0])[:40]!r}; turn it into numbers, or remove it."
         )
 
 

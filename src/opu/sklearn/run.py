@@ -14,6 +14,7 @@ from sklearn.model_selection import StratifiedKFold
 
 from opu import metrics
 from opu.environment import environment
+from opu.fidelity.run import keep_evaluation
 from opu.files import write_atomically, write_json
 from opu.run_folder import make_folder
 from opu.sklearn.classifier import OnePassClassifier
@@ -24,7 +25,15 @@ LEVEL = 0.9
 
 
 def fit_table(
-    data: Path, target: str, out: Path, *, teacher: str = "polya-gamma", folds: int = 5, seed: int = 0, console: Console
+    data: Path,
+    target: str,
+    out: Path,
+    *,
+    teacher: str = "polya-gamma",
+    folds: int = 5,
+    seed: int = 0,
+    header: bool = True,
+    console: Console,
 ) -> dict[str, Any]:
     """Cross-validate a classifier on a table, fit it to all of it, and write the run folder; the metrics."""
     # Before the work, so that a missing package for pictures costs none of it.
@@ -32,7 +41,7 @@ def fit_table(
 
     if teacher not in FITTED:
         raise ValueError(f"--teacher must be one of {', '.join(FITTED)}; got {teacher!r}.")
-    frame = read_frame(data)
+    frame = read_frame(data, header=header)
     encoding, notes = Encoding.of(frame, target)
     x, labels = encoding.matrix(frame), _labels(frame[target])
     make_folder(out)
@@ -43,6 +52,7 @@ def fit_table(
         checked = _cross_validate(x, labels, teacher, folds, seed, console)
         model = OnePassClassifier(teacher, random_state=seed).fit(x, labels)
     model.save(out)
+    _keep_evaluation(out, model, x, labels)
     write_json(out / "encoding.json", encoding.as_dict())
     settings = {"data": data.name, "target": target, "teacher": teacher, "folds": folds, "seed": seed}
     write_json(out / "config.json", settings)
@@ -60,14 +70,27 @@ def fit_table(
     return result
 
 
-def predict_table(run: Path, data: Path, out: Path, *, level: float = LEVEL, console: Console) -> int:
+def _keep_evaluation(out: Path, model: OnePassClassifier, rows: NDArray[np.float64], labels: NDArray[Any]) -> None:
+    """The teacher's particles for the rows that were withheld from it, so that `opu fidelity` can look back."""
+    kept = model.withheld_rows_
+    if not len(kept):
+        return
+    x = torch.from_numpy((rows - model.mean_) / model.scale_).float()
+    truth = torch.from_numpy(np.searchsorted(model.classes_, labels))[kept]
+    seen = np.setdiff1d(np.arange(len(x)), kept)
+    keep_evaluation(out, model.teacher_, x[kept], truth, x[seen])
+
+
+def predict_table(
+    run: Path, data: Path, out: Path, *, level: float = LEVEL, header: bool = True, console: Console
+) -> int:
     """Probabilities, intervals, measures and novelty for each row of a table, as a CSV file; the number of rows."""
     pd = require_pandas()
     if out.exists():
         raise ValueError(f"{out} is there already, and was not changed; choose another --out.")
     model = OnePassClassifier.load(run)
     encoding = _read_encoding(run / "encoding.json")
-    frame = read_frame(data)
+    frame = read_frame(data, header=header)
     unused = encoding.unused(frame)
     if unused:
         console.print(f"not used, since the model was not fitted to them: {', '.join(unused)}.", highlight=False)
@@ -85,12 +108,18 @@ def _labels(column: Any) -> NDArray[Any]:
     count = column.nunique()
     if count < 2:
         raise ValueError(
-            f"the target {column.name} holds one class only, {column.iloc[0]!r}; there is nothing to tell apart."
+            f"the target {column.name} holds one class only, {str(column.iloc[0])!r}; there is nothing to tell apart."
         )
     if count > MOST_CATEGORIES:
         raise ValueError(
             f"the target {column.name} holds {count} different values; a classifier is for {MOST_CATEGORIES} classes at "
             "most. Is this the right column?"
+        )
+    fewest = column.value_counts()
+    if int(fewest.min()) < 2:
+        raise ValueError(
+            f"every class needs at least two rows to be cross-validated; {str(fewest.idxmin())!r} has one. Remove it, "
+            "or join it with another class."
         )
     plain: NDArray[Any] = column.to_numpy() if column.dtype.kind in "iub" else column.astype(str).to_numpy()
     return plain
@@ -100,10 +129,7 @@ def _cross_validate(
     x: NDArray[np.float64], labels: NDArray[Any], teacher: str, folds: int, seed: int, console: Console
 ) -> dict[str, Any]:
     """Answers to every row by a classifier that has not seen it, and how good they are."""
-    smallest = int(np.unique(labels, return_counts=True)[1].min())
-    if smallest < 2:
-        raise ValueError("every class needs at least two rows to be cross-validated; one has a single row. Remove it.")
-    folds = min(folds, smallest)
+    folds = min(folds, int(np.unique(labels, return_counts=True)[1].min()))
     classes = np.unique(labels)
     probabilities = np.zeros((len(x), len(classes)))
     entropy, novelty, p_values = (np.zeros(len(x)) for _ in range(3))

@@ -1,6 +1,6 @@
 """From a name, a scikit-learn ensemble or any teacher to a teacher of standardised rows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,12 @@ class Standardised:
 
 
 def make_teacher(
-    wanted: Any, x: Float[Tensor, "N F"], labels: Int64[Tensor, " N"], mean: Tensor, scale: Tensor
+    wanted: Any,
+    x: Float[Tensor, "N F"],
+    labels: Int64[Tensor, " N"],
+    mean: Tensor,
+    scale: Tensor,
+    classes: Sequence[Any],
 ) -> Teacher:
     """A teacher of standardised rows, fitted to the labels where it is not one already.
 
@@ -43,6 +48,7 @@ def make_teacher(
         labels: Their classes, from 0 on.
         mean: Of each raw column.
         scale: Of each raw column.
+        classes: What the labels stand for, in order.
     """
     if isinstance(wanted, str):
         if wanted not in FITTED:
@@ -54,6 +60,11 @@ def make_teacher(
         if not hasattr(wanted, "estimators_"):
             raw = (x.double() * scale + mean).numpy()
             wanted = clone(wanted).fit(raw, labels.numpy())
+        elif list(wanted.classes_) != list(classes):
+            raise ValueError(
+                f"the ensemble was fitted to the classes {', '.join(map(str, wanted.classes_))} and the labels here are "
+                f"{', '.join(map(str, classes))}; fit both to the same labels."
+            )
         return Standardised(EnsembleMembers(wanted), mean, scale)
     if not isinstance(wanted, Teacher):
         raise ValueError(f"a teacher is called as teacher(x, num_particles); {type(wanted).__name__} cannot be called.")

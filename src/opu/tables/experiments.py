@@ -76,10 +76,10 @@ def one_seed_seconds(results: Path) -> str:
     """How long one seed of a table takes, alone on a machine."""
     from opu.experiments.rows import MNIST
 
-    (run,) = read(results, "mnist-one-seed.json", "opu reproduce mnist --seeds 5 --device cuda, timed")
+    (run,) = read(results, "mnist-one-seed.json", "python -m benchmarks.one_seed --device cuda")
     longest = sorted(run["rows"], key=lambda name: -run["rows"][name])[:3]
     return (
         f"One seed of {len(run['rows'])} of the {len(MNIST)} MNIST rows, alone on one {run['environment']['gpu']}: "
-        f"{run['seconds']} s. "
+        f"{run['seconds']:.0f} s. "
         "The longest: " + ", ".join(f"{name} ({run['rows'][name]:.0f} s)" for name in longest) + "."
     )

@@ -21,9 +21,11 @@ from opu.evaluate import trivial_detection
 from opu.experiments.reproduce import chosen_device
 from opu.experiments.tabular import models
 from opu.experiments.tabular.setups import SETUPS, Prepared, Setup, prepare
+from opu.experiments.tabular.students import recipes
 from opu.files import write_json
 from opu.run_folder import make_folder
 
+TEACHER = {"blr": "PG", "gp": "SGPMC"}
 RUN: dict[str, Callable[[Setup, Prepared], dict[str, Any]]] = {"blr": models.run_blr, "gp": models.run_gp}
 
 
@@ -54,7 +56,7 @@ def reproduce_tabular(
     folder = out / f"{table}-parts"
     make_folder(folder, resume=True)
     todo = [
-        (setup, seed) for setup in chosen for seed in dict.fromkeys(seeds) if not _path(folder, setup, seed).exists()
+        (setup, seed) for setup in chosen for seed in dict.fromkeys(seeds) if not _there(folder, table, setup, seed)
     ]
     # Long ones first, so that no core waits at the end.
     todo.sort(key=lambda each: each[0].data != "spambase")
@@ -117,11 +119,30 @@ def _select(table: str, wanted: list[str] | None, quick: bool) -> list[Setup]:
     setups = [setup for setup in SETUPS[table] if not quick or setup.data == "pima"]
     if not wanted:
         return setups
-    chosen = [setup for setup in setups if any(text.lower() in setup.name for text in wanted)]
-    if not chosen:
-        names = ", ".join(setup.name for setup in setups)
-        raise ValueError(f"no part of {table} has {' or '.join(map(repr, wanted))} in its name; the parts are {names}.")
-    return chosen
+    for text in wanted:
+        if not any(text.lower() in setup.name for setup in setups):
+            names = ", ".join(setup.name for setup in setups)
+            raise ValueError(
+                f"no part of {table} has {text!r} in its name; the parts, each with all its rows, are {names}."
+            )
+    return [setup for setup in setups if any(text.lower() in setup.name for text in wanted)]
+
+
+def _there(folder: Path, table: str, setup: Setup, seed: int) -> bool:
+    """Whether a part was made before; one of other settings must not be mixed with new ones."""
+    path = _path(folder, setup, seed)
+    if not path.exists():
+        return False
+    old = json.loads(path.read_text())
+    made = {name: row["recipe"] for name, row in old["rows"].items() if "recipe" in row}
+    wanted = {f"OPU-{TEACHER[table]}{added}": asdict(recipe) for added, recipe in recipes(table, setup).items()}
+    if old["setup"] != _plain(asdict(setup)) or made != _plain(_rounded(wanted)):
+        raise ValueError(f"{path} was made with other settings; choose another --out, or delete that file.")
+    return True
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(json.dumps(value))
 
 
 def _path(folder: Path, setup: Setup, seed: int) -> Path:

@@ -1,0 +1,9 @@
+"""How well a student stands for its teacher: noise, family and amortisation apart, and what to change.
+
+``report(student, teacher, inputs)`` gives all of it; ``gaps(q, log_particles)`` gives the distances alone.
+"""
+
+from opu.fidelity.gaps import Gaps, gaps
+from opu.fidelity.report import Fidelity, report
+
+__all__ = ["Fidelity", "Gaps", "gaps", "report"]

@@ -1,0 +1,131 @@
+r"""How far a student is from its teacher, and why: the sampling, the family, or the amortisation.
+
+All three are read from exact distances (MMD, not squared) to the cloud :math:`\hat p` of a teacher's particles at an input:
+
+.. math::
+    \underbrace{\mathrm{MMD}(q, \hat p)}_{\text{total}} \ge
+    \underbrace{\mathrm{MMD}(q^*, \hat p)}_{\text{of the best Dirichlet}} \ge 0, \qquad
+    0 \le \mathrm{MMD}(q, \hat p) - \mathrm{MMD}(q^*, \hat p) \le \mathrm{MMD}(q, q^*).
+
+The second line is the paper's bound on what amortisation costs. A cloud of finitely many particles is itself some way from
+the law that it was drawn from; two halves of it are twice as far from one another as the whole is from that law.
+"""
+
+from dataclasses import dataclass, fields
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from opu.dirichlet import Dirichlet
+from opu.fit import minimum_mmd
+from opu.kernels import Exponential, Kernel
+from opu.moments import kernel_between, kernel_to_points
+from opu.objectives import squared_mmd_between
+
+FEW_PARTICLES = 64  # for the first steps of the pointwise fit, which is then finished on all
+ROWS_AT_ONCE = 500
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Distances in MMD, one for each input.
+
+    Attributes:
+        total: From the student's answer to the teacher's particles.
+        best: From the best Dirichlet to them.
+        noise: From the particles to the law they were drawn from, estimated from two halves of them.
+        bound: From the student's answer to the best Dirichlet, which the amortisation gap cannot exceed.
+    """
+
+    total: Float[Tensor, " B"]
+    best: Float[Tensor, " B"]
+    noise: Float[Tensor, " B"]
+    bound: Float[Tensor, " B"]
+
+    @property
+    def amortisation(self) -> Float[Tensor, " B"]:
+        """What the student loses by answering all inputs with one network."""
+        return self.total - self.best
+
+    @property
+    def family(self) -> Float[Tensor, " B"]:
+        """What no Dirichlet can follow: the best one's distance, less the particles' own noise."""
+        return (self.best.square() - self.noise.square()).clamp(min=0).sqrt()
+
+    def squared_parts(self) -> dict[str, float]:
+        """Shares of the mean squared distance, which add up to it where noise is no larger than the best fit's distance."""
+        return {
+            "noise": float(torch.minimum(self.noise, self.best).square().mean()),
+            "family": float(self.family.square().mean()),
+            "amortisation": float((self.total.square() - self.best.square()).mean()),
+        }
+
+
+@torch.no_grad()
+def gaps(q: Dirichlet, log_particles: Float[Tensor, "S B K"], kernel: Kernel | None = None) -> Gaps:
+    """The distances between answers and particles, input by input.
+
+    Args:
+        q: The student's answers.
+        log_particles: The teacher's, at least four for each input.
+        kernel: One that is a power series in the inner product; exponential unless given.
+    """
+    if len(log_particles) < 4:
+        raise ValueError(f"two halves of a cloud need at least four particles; got {len(log_particles)}. Draw more.")
+    kernel = kernel if kernel is not None else Exponential()
+    parts = []
+    for start in range(0, len(q), ROWS_AT_ONCE):
+        rows = slice(start, start + ROWS_AT_ONCE)
+        parts.append(_gaps(q[rows], log_particles[:, rows], kernel))
+    return Gaps(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Gaps)))
+
+
+def _gaps(q: Dirichlet, log_particles: Float[Tensor, "S B K"], kernel: Kernel) -> Gaps:
+    points = log_particles.exp()
+    within, halves = _within(kernel, points.permute(1, 0, 2).contiguous())
+    noise = halves / 4
+    ours = _squared(q, points, within, kernel)
+    best = _double(minimum_mmd(log_particles[:FEW_PARTICLES], kernel, 60, tolerance=1e-6))
+    theirs = _squared(best, points, within, kernel)
+    # Where the fit to a few particles is as near to all of them as these are to their law, there is nothing left to gain.
+    rows = (theirs > 1.2 * noise).nonzero().squeeze(-1)
+    if len(rows) and len(log_particles) > FEW_PARTICLES:
+        polished = minimum_mmd(log_particles[:, rows], kernel, 6, start=best[rows], tolerance=1e-7)
+        best = _with_rows(best, rows, _double(polished))
+        theirs[rows] = _squared(best[rows], points[:, rows], within[rows], kernel)
+    # Where the student is nearer than what the fit found, it is the best that is known.
+    rows = (ours < theirs).nonzero().squeeze(-1)
+    best = _with_rows(best, rows, _double(q[rows]))
+    bound = squared_mmd_between(_double(q), best, kernel)
+    squares = ours, torch.minimum(ours, theirs), noise, bound
+    return Gaps(*(square.clamp(min=0).sqrt() for square in squares))
+
+
+def _with_rows(q: Dirichlet, rows: Tensor, others: Dirichlet) -> Dirichlet:
+    log_mean, log_precision = q.log_mean.clone(), q.log_precision.clone()
+    log_mean[rows], log_precision[rows] = others.log_mean, others.log_precision
+    return Dirichlet.from_logits(log_mean, log_precision)
+
+
+def _squared(q: Dirichlet, points: Tensor, within: Tensor, kernel: Kernel) -> Float[Tensor, " B"]:
+    series = kernel.power_series()
+    return within - 2 * kernel_to_points(q, points, series) + kernel_between(q, q, series)
+
+
+def _within(kernel: Kernel, cloud: Float[Tensor, "B S K"]) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
+    """Mean kernel between all pairs of a cloud, and the squared MMD between its halves, which is twice the whole apart."""
+    half, within, apart = cloud.shape[1] // 2, [], []
+    few = max(1, 2**19 // cloud.shape[1] ** 2)  # so that the pairs stay in the cache
+    for part in cloud.split(few):
+        gram = kernel.gram(part, part)
+        blocks = [gram[:, :half, :half], gram[:, half:, half:], gram[:, :half, half:]]
+        first, second, between = (block.sum((1, 2), dtype=torch.float64) for block in blocks)
+        rest = cloud.shape[1] - half
+        within.append((first + second + 2 * between) / cloud.shape[1] ** 2)
+        apart.append(first / half**2 + second / rest**2 - 2 * between / (half * rest))
+    return torch.cat(within), torch.cat(apart)
+
+
+def _double(q: Dirichlet) -> Dirichlet:
+    return Dirichlet.from_logits(q.log_mean.double(), q.log_precision.double())

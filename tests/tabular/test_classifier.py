@@ -24,7 +24,7 @@ FAST = {"epochs": 30, "num_particles": 8, "hidden": (32,), "random_state": 0}
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
-@parametrize_with_checks([OnePassClassifier("ensemble", **FAST)])
+@parametrize_with_checks([OnePassClassifier("ensemble", **FAST), OnePassClassifier(**FAST)])
 def test_scikit_learn_accepts_it(estimator, check):
     check(estimator)
 

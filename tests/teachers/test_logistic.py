@@ -285,3 +285,14 @@ def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "polyagamma", None)
     with pytest.raises(ImportError, match=r'pip install "opu\[blr\]"'):
         polya_gamma(*one_feature())
+
+
+@pytest.mark.slow
+def test_a_thinned_chain_agrees_with_a_long_one_in_many_dimensions():
+    # Correlated columns and few rows, where Gibbs moves slowly and no grid can be summed.
+    x = torch.randn(120, 6, dtype=torch.float64) @ torch.randn(6, 6, dtype=torch.float64)
+    labels = (torch.rand(120) < torch.sigmoid(x[:, 0] - 0.5 * x[:, 3])).long()
+    long = pooled(polya_gamma(x, labels, quick(burn_in=500, thinning=1, num_samples=40_000)))
+    covariance = np.cov(np.asarray(long).T)
+    assert effective_sample_size(chains_of(long)).min() > 8000  # so that its own error is small beside the other's
+    assert_moments(pooled(polya_gamma(x, labels, quick(thinning=10, num_samples=500))), long.mean(0).numpy(), covariance)

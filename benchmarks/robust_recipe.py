@@ -23,7 +23,17 @@ from torch import Tensor
 import opu
 from benchmarks.robust_scores import candidates
 from benchmarks.robust_strangers import strangers
-from benchmarks.robust_variations import FOR_EMNIST, KINDS, ROUNDS, SECOND, VARIATIONS, Joined, Variation, objective
+from benchmarks.robust_variations import (
+    FOR_EMNIST,
+    KINDS,
+    ROUNDS,
+    SECOND,
+    THIRD,
+    VARIATIONS,
+    Joined,
+    Variation,
+    objective,
+)
 from opu import measures, metrics
 from opu.dirichlet import Dirichlet
 from opu.environment import environment
@@ -118,7 +128,7 @@ def _bench_here(*of: Any) -> Bench:
 
 def trial(name: str, of: tuple[str, int, Path, str, bool], teacher: dict[str, Any]) -> dict[str, Any]:
     """One student, and how it does beside its teacher."""
-    here, variation, seed = _bench_here(*of), (VARIATIONS | SECOND)[name], of[1]
+    here, variation, seed = _bench_here(*of), (VARIATIONS | SECOND | THIRD)[name], of[1]
     torch.manual_seed(1000 + seed)
     student = distilled(here, variation, small=of[-1])
     with torch.no_grad():

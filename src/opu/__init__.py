@@ -4,8 +4,9 @@ A teacher turns inputs into particles on the simplex, a student answers with one
 far the two are apart, and :func:`distill` ties the three. Measures turn answers into scores.
 """
 
-from opu import inputs, kernels, measures, objectives, students, teachers
+from opu import fidelity, inputs, kernels, measures, objectives, students, teachers
 from opu._version import __version__
+from opu.cascade import Cascade
 from opu.dirichlet import Dirichlet, kl_divergence
 from opu.distill import calibrate, distill
 from opu.fit import maximum_likelihood, minimum_mmd
@@ -13,11 +14,13 @@ from opu.novelty import Novelty
 from opu.students import load
 
 __all__ = [
+    "Cascade",
     "Dirichlet",
     "Novelty",
     "__version__",
     "calibrate",
     "distill",
+    "fidelity",
     "inputs",
     "kernels",
     "kl_divergence",

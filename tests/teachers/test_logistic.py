@@ -295,4 +295,6 @@ def test_a_thinned_chain_agrees_with_a_long_one_in_many_dimensions():
     long = pooled(polya_gamma(x, labels, quick(burn_in=500, thinning=1, num_samples=40_000)))
     covariance = np.cov(np.asarray(long).T)
     assert effective_sample_size(chains_of(long)).min() > 8000  # so that its own error is small beside the other's
-    assert_moments(pooled(polya_gamma(x, labels, quick(thinning=10, num_samples=500))), long.mean(0).numpy(), covariance)
+    assert_moments(
+        pooled(polya_gamma(x, labels, quick(thinning=10, num_samples=500))), long.mean(0).numpy(), covariance
+    )

@@ -1,0 +1,85 @@
+"""``opu fidelity``: on a run folder, on a student with arrays in files, and on mistakes."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import opu
+from opu.cli import main
+from opu.fidelity.run import keep_evaluation
+
+
+def run(monkeypatch, *words):
+    monkeypatch.setattr("sys.argv", ["opu", "fidelity", *map(str, words)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code
+
+
+@pytest.fixture
+def teacher():
+    weights = torch.randn(40, 4, 3)
+    return lambda x, num_particles: (x @ weights[:num_particles]).log_softmax(-1)
+
+
+@pytest.fixture
+def folder(tmp_path, teacher):
+    x = torch.randn(60, 4)
+    student = opu.students.mlp(4, 3, (16,))
+    opu.distill(teacher, student, x, epochs=3, progress=False)
+    student.save(tmp_path / "run" / "student")
+    keep_evaluation(tmp_path / "run", teacher, x[:20], torch.randint(3, (20,)), x, num_particles=40)
+    return tmp_path / "run"
+
+
+def test_a_run_is_reported_on(folder, monkeypatch, capsys):
+    assert run(monkeypatch, folder) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    found = json.loads((folder / "fidelity.json").read_text())
+    assert found["sentence"] in said
+    assert "20 inputs, 40 particles each" in said
+    assert set(found["mmd"]) == {"total", "noise", "family", "amortisation", "bound"}
+    assert found["mmd"]["amortisation"] <= found["mmd"]["bound"] + 1e-6
+    assert "amortisation_on_seen_inputs" in found
+    assert [each["amortisation"] for each in found["worst"]] == sorted(
+        (each["amortisation"] for each in found["worst"]), reverse=True
+    )
+    assert (folder / "fidelity.png").stat().st_size > 10_000
+
+
+def test_a_student_of_ones_own_needs_inputs_and_particles(folder, teacher, tmp_path, monkeypatch, capsys):
+    x = torch.randn(12, 4)
+    np.save(tmp_path / "x.npy", x.numpy())
+    np.save(tmp_path / "p.npy", teacher(x, 40).exp().numpy())
+    np.save(tmp_path / "y.npy", np.arange(12) % 3)
+    words = ("--inputs", tmp_path / "x.npy", "--particles", tmp_path / "p.npy", "--labels", tmp_path / "y.npy")
+    assert run(monkeypatch, folder / "student", *words) == 0
+    found = json.loads((folder / "student" / "fidelity.json").read_text())
+    assert found["num_inputs"] == 12
+    assert found["calibration"]["student"]["accuracy"] >= 0
+
+    capsys.readouterr()
+    assert run(monkeypatch, folder / "student") == 2
+    assert "holds no evaluation.safetensors" in " ".join(capsys.readouterr().err.split())
+    assert run(monkeypatch, folder, "--inputs", tmp_path / "x.npy") == 2
+    assert "--inputs and --particles belong together" in " ".join(capsys.readouterr().err.split())
+    assert run(monkeypatch, tmp_path, *words) == 2
+    assert "there is no saved student" in " ".join(capsys.readouterr().err.split())
+    (tmp_path / "x.txt").write_text("1")
+    assert run(monkeypatch, folder, "--inputs", tmp_path / "x.txt", "--particles", tmp_path / "p.npy") == 2
+    assert "read from .npy files; got 'x.txt'" in " ".join(capsys.readouterr().err.split())
+    np.save(tmp_path / "x.npy", x[:5].numpy())
+    assert run(monkeypatch, folder, *words[:4]) == 2
+    assert "got 5 inputs for particles of shape" in " ".join(capsys.readouterr().err.split())
+
+
+def test_two_classes_are_drawn_too(tmp_path, monkeypatch):
+    weights = torch.randn(30, 2, 2)
+    x = torch.randn(25, 2)
+    opu.students.mlp(2, 2, (8,)).save(tmp_path / "student")
+    keep_evaluation(tmp_path, lambda x, s: (x @ weights[:s]).log_softmax(-1), x, None, x, num_particles=30)
+    assert run(monkeypatch, tmp_path) == 0
+    assert (tmp_path / "fidelity.png").is_file()
+    assert "calibration" not in json.loads((tmp_path / "fidelity.json").read_text())

@@ -1,0 +1,88 @@
+"""Three gaps, told apart: known answers, the paper's bound, and agreement with a slow reference."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from opu.dirichlet import Dirichlet
+from opu.fidelity import gaps
+from opu.kernels import Exponential, Polynomial
+
+
+def clouds(num_inputs, num_classes, num_particles, spread, seed):
+    source = torch.Generator().manual_seed(seed)
+    centre = 2 * torch.randn(num_inputs, num_classes, generator=source, dtype=torch.float64)
+    noise = torch.randn(num_particles, num_inputs, num_classes, generator=source, dtype=torch.float64)
+    return (centre + spread * noise).log_softmax(-1)
+
+
+def answers(num_inputs, num_classes, seed):
+    source = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(num_inputs, num_classes, generator=source, dtype=torch.float64)
+    return Dirichlet.from_logits(logits, 3 * torch.randn(num_inputs, generator=source, dtype=torch.float64))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    num_classes=st.integers(2, 6),
+    num_particles=st.integers(4, 90),
+    spread=st.floats(0.05, 4.0),
+    seed=st.integers(0, 10**6),
+)
+def test_amortisation_lies_between_nothing_and_the_papers_bound(num_classes, num_particles, spread, seed):
+    found = gaps(answers(3, num_classes, seed), clouds(3, num_classes, num_particles, spread, seed + 1))
+    assert (found.amortisation >= 0).all()
+    assert (found.amortisation <= found.bound + 1e-4).all()  # squares are exact to 1e-9, roots to a little less
+    assert (found.best <= found.total).all()
+    parts = found.squared_parts()
+    assert sum(parts.values()) == pytest.approx(float(found.total.square().mean()), rel=1e-6)
+
+
+@pytest.mark.parametrize("kernel", [Exponential(), Polynomial(3)], ids=str)
+def test_distances_are_those_of_all_pairs(kernel):
+    q, log_particles = answers(4, 3, 0), clouds(4, 3, 30, 1.0, 1)
+    found = gaps(q, log_particles, kernel)
+    cloud, draws = log_particles.exp().permute(1, 0, 2), q.rsample(3000).permute(1, 0, 2)
+    squared = (
+        kernel.gram(cloud, cloud).mean((1, 2))
+        - 2 * kernel.gram(cloud, draws).mean((1, 2))
+        + kernel.gram(draws[:, :1500], draws[:, 1500:]).mean((1, 2))
+    )
+    torch.testing.assert_close(
+        found.total.square(), squared, rtol=0.05, atol=3e-3 * float(kernel.gram(cloud, cloud).max())
+    )
+    first, second = cloud[:, :15], cloud[:, 15:]
+    halves = kernel.gram(first, first).mean((1, 2)) + kernel.gram(second, second).mean((1, 2))
+    halves -= 2 * kernel.gram(first, second).mean((1, 2))
+    torch.testing.assert_close(found.noise.square(), halves / 4)
+
+
+def test_a_student_that_is_right_is_off_by_the_noise_alone():
+    q = answers(40, 4, 3)
+    found = gaps(q, q.log_rsample(400))
+    assert float(found.amortisation.mean()) < 0.5 * float(found.noise.mean())
+    assert float(found.total.mean()) == pytest.approx(float(found.noise.mean()), rel=0.25)
+    parts = found.squared_parts()
+    assert parts["noise"] > 0.8 * sum(parts.values())
+
+
+def test_noise_falls_with_the_root_of_the_number_of_particles():
+    q = answers(60, 4, 4)
+    few, many = (gaps(q, q.log_rsample(n)).noise.square().mean() for n in (50, 450))
+    assert float(few / many) == pytest.approx(9, rel=0.3)
+
+
+def test_two_points_inside_are_the_familys_fault_and_two_corners_are_not():
+    inside = torch.tensor([[0.45, 0.45, 0.1], [0.1, 0.45, 0.45]], dtype=torch.float64).log()
+    corners = torch.tensor([[0.0, -12.0, -12.0], [-12.0, 0.0, -12.0]], dtype=torch.float64).log_softmax(-1)
+    turns = torch.arange(100) // 2 % 2
+    found = gaps(answers(2, 3, 6), torch.stack([inside[turns], corners[turns]], 1))
+    # A hill lies between two points, however steep; concentrations near 0 sit in corners just so.
+    assert float(found.family[0]) > 0.03 > float(found.family[1])
+    assert float(found.family[0]) > 3 * float(found.noise[0])
+
+
+def test_fewer_than_four_particles_are_refused():
+    with pytest.raises(ValueError, match="at least four particles; got 3"):
+        gaps(answers(2, 3, 0), clouds(2, 3, 3, 1.0, 0))

@@ -1,0 +1,125 @@
+"""The report: every number by hand where that is possible, and the sentence blames what is to blame."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+from torch import nn
+
+import opu
+from opu import fidelity, measures
+from opu.fidelity.report import calibration
+
+
+class Table(nn.Module):
+    """A student that knows its answers by heart."""
+
+    def __init__(self, q):
+        super().__init__()
+        self.q, self.unused = q, nn.Parameter(torch.zeros(1))
+
+    def forward(self, x):
+        return self.q[x[:, 0].long()]
+
+
+def dirichlets(count, num_classes=3, seed=0, sharper=0.0):
+    source = torch.Generator().manual_seed(seed)
+    logits = torch.randn(count, num_classes, generator=source, dtype=torch.float64)
+    return opu.Dirichlet.from_logits(logits, 2 + sharper + torch.randn(count, generator=source, dtype=torch.float64))
+
+
+def drawn_from(q):
+    """A teacher that draws from known Dirichlets."""
+    return lambda x, num_particles: q[x[:, 0].long()].log_rsample(num_particles)
+
+
+def places(count):
+    return torch.arange(count, dtype=torch.float64).unsqueeze(1)
+
+
+def test_a_perfect_student_is_off_by_noise_and_its_intervals_hold():
+    q = dirichlets(60)
+    found = fidelity.report(Table(q), drawn_from(q), places(60), num_particles=100)
+    assert found.summary["dominant"] == "noise"
+    assert found.sentence.endswith("draw more of them, since the student is about as near as they can tell.")
+    assert found.summary["coverage"]["of_teacher"] == pytest.approx(90, abs=1.0)
+    assert found.summary["total_variation"] < 0.04
+    assert found.summary["spearman_of_mutual_information"] > 0.95
+
+
+def test_each_number_is_what_it_says():
+    q, law = dirichlets(20, seed=1), dirichlets(20, seed=2)
+    particles = law.log_rsample(50)
+    found = fidelity.report(Table(q), lambda x, _: particles[:, x[:, 0].long()], places(20), num_particles=50)
+    variation = (q.mean - particles.exp().mean(0)).abs().sum(-1) / 2
+    torch.testing.assert_close(found.total_variation, variation)
+    ranks = spearmanr(measures.mutual_information(particles), q.mutual_information()).statistic
+    assert found.summary["spearman_of_mutual_information"] == pytest.approx(ranks)
+    low, high = q.marginals().interval(0.9)
+    inside = ((particles.exp() >= low) & (particles.exp() <= high)).double().mean((0, 2))
+    torch.testing.assert_close(found.covered, inside)
+    assert found.summary["same_class"] == pytest.approx(
+        100 * float((q.mean.argmax(-1) == particles.exp().mean(0).argmax(-1)).double().mean())
+    )
+    torch.testing.assert_close(found.gaps.total, fidelity.gaps(q, particles).total)
+    worst = found.worst(3)
+    assert len(worst) == 3
+    assert float(found.gaps.amortisation[worst[0]]) == float(found.gaps.amortisation.max())
+
+
+def test_a_dull_student_is_told_to_grow_and_one_of_narrow_inputs_to_see_more():
+    law = dirichlets(80, seed=3)
+    dull = opu.Dirichlet.from_logits(torch.zeros(80, 3).double(), torch.full((80,), 2.0).double())
+    here, seen = places(80)[:40], places(80)[40:]
+    everywhere = fidelity.report(Table(dull), drawn_from(law), here, seen=seen, num_particles=100)
+    assert everywhere.summary["dominant"] == "network"
+    assert (
+        "on inputs that it has seen as well: train longer, or give the student a larger network" in everywhere.sentence
+    )
+    knows_the_seen = opu.Dirichlet.from_logits(
+        torch.cat([dull.log_mean[:40], law.log_mean[40:]]), torch.cat([dull.log_precision[:40], law.log_precision[40:]])
+    )
+    narrow = fidelity.report(Table(knows_the_seen), drawn_from(law), here, seen=seen, num_particles=100)
+    assert narrow.summary["dominant"] == "inputs"
+    assert "give it more of them, or wider ones" in narrow.sentence
+    unknown = fidelity.report(Table(dull), drawn_from(law), here, num_particles=100)
+    assert unknown.summary["dominant"] == "amortisation"
+
+
+def test_what_no_dirichlet_can_say_is_the_familys_fault():
+    inside = torch.tensor([[0.45, 0.45, 0.1], [0.1, 0.45, 0.45]], dtype=torch.float64).log()
+    cloud = inside[torch.arange(40) // 2 % 2].unsqueeze(1).expand(40, 6, 3).contiguous()
+    best = opu.minimum_mmd(cloud)
+    found = fidelity.report(Table(best), lambda x, _: cloud, places(6), num_particles=40)
+    assert found.summary["dominant"] == "family"
+    assert "a richer family is needed" in found.sentence
+
+
+def test_a_reliability_diagram_holds_its_bins():
+    probabilities = torch.tensor([[0.95, 0.05], [0.92, 0.08], [0.55, 0.45], [0.35, 0.65]])
+    found = calibration(probabilities, torch.tensor([0, 1, 0, 1]))
+    confidence, accuracy, count = zip(*found["bins"], strict=True)
+    np.testing.assert_allclose(confidence, [0.55, 0.65, 0.935], rtol=1e-6)
+    assert accuracy == (1.0, 1.0, 0.5)
+    assert count == (1, 1, 2)
+    assert found["accuracy"] == 75
+
+
+def test_labels_give_calibration_of_both():
+    q = dirichlets(30)
+    labels = q.mean.argmax(-1)
+    found = fidelity.report(Table(q), drawn_from(q), places(30), labels=labels, num_particles=200)
+    assert found.summary["calibration"]["student"]["accuracy"] == 100
+    assert found.summary["calibration"]["teacher"]["accuracy"] > 85
+
+
+def test_mistakes_are_told():
+    q = dirichlets(5)
+    with pytest.raises(ValueError, match="at least four particles; got 2"):
+        fidelity.report(Table(q), drawn_from(q), places(5), num_particles=2)
+    with pytest.raises(ValueError, match=r"one class for each of the 5 inputs; got shape \(4,\)"):
+        fidelity.report(Table(q), drawn_from(q), places(5), labels=torch.zeros(4), num_particles=9)
+    with pytest.raises(ValueError, match="inputs must have at least one row"):
+        fidelity.report(Table(q), drawn_from(q), places(0), num_particles=9)
+    with pytest.raises(ValueError, match="classes"):
+        fidelity.report(Table(q), drawn_from(dirichlets(5, 4)), places(5), num_particles=9)

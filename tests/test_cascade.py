@@ -1,0 +1,97 @@
+"""The cascade: the budget is kept, the doubtful rows are the teacher's, and nothing else changes."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import opu
+from opu import Cascade, measures
+
+
+class Known(nn.Module):
+    """A student whose doubt is the input itself: a mean that flattens as ``x`` grows."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(-1.0))
+
+    def forward(self, x):
+        logits = torch.stack([-self.scale * (5 - x[:, 0]), torch.zeros(len(x))], -1)
+        return opu.Dirichlet.from_logits(logits, x[:, 0])
+
+
+def teacher(x, num_particles):
+    """Sure of class 1, always."""
+    logits = torch.tensor([0.0, 9.0]) + 0.1 * torch.randn(num_particles, len(x), 2)
+    return logits.log_softmax(-1)
+
+
+def test_the_most_doubtful_rows_are_the_teachers_and_the_others_are_untouched():
+    x = torch.linspace(0, 4, 100).unsqueeze(1)
+    cascade = Cascade(Known(), teacher, 0.1).calibrate(x)
+    answer = cascade(x)
+    assert answer.by_teacher.nonzero().squeeze(-1).tolist() == list(range(91, 100))  # nine lie above the tenth largest
+    assert answer.fraction == pytest.approx(0.09)
+    torch.testing.assert_close(answer.probabilities[:91], Known()(x).mean[:91])
+    assert (answer.probabilities[91:, 1] > 0.99).all()
+
+
+@pytest.mark.parametrize("budget", [0.02, 0.05, 0.3])
+def test_on_fresh_inputs_the_budget_is_kept_on_average(budget):
+    fractions = []
+    for _ in range(200):
+        cascade = Cascade(Known(), teacher, budget).calibrate(4 * torch.rand(60, 1))
+        fractions.append(cascade(4 * torch.rand(200, 1)).fraction)
+    found = torch.tensor(fractions)
+    expected = math.floor(budget * 61) / 61  # the k-th largest of n is exceeded with probability k / (n + 1)
+    assert float(found.mean()) == pytest.approx(expected, abs=4.5 * float(found.std()) / 200**0.5)
+    assert expected <= budget
+
+
+def test_a_budget_of_nothing_asks_nothing_and_one_of_all_asks_everything():
+    x = torch.linspace(0, 4, 50).unsqueeze(1)
+    assert not Cascade(Known(), teacher, 0).calibrate(x)(x).by_teacher.any()
+    assert Cascade(Known(), teacher, 1).calibrate(x)(x).by_teacher.all()
+
+
+@pytest.mark.parametrize("score", ["predictive_entropy", "negative_log_precision", "novelty"])
+def test_any_measure_can_be_the_doubt(score):
+    student = opu.students.mlp(3, 4, (8,))
+    x = torch.randn(80, 3)
+    opu.calibrate(student, x)
+    cascade = Cascade(student, lambda x, s: torch.randn(s, len(x), 4).log_softmax(-1), 0.2, score=score).calibrate(x)
+    q = student(x)
+    doubt = student.novelty(q) if score == "novelty" else measures.MEASURES[score](q)
+    chosen = cascade(x).by_teacher
+    assert int(chosen.sum()) == 15
+    assert doubt[chosen].min() >= doubt[~chosen].max()
+
+
+def test_the_report_adds_up():
+    x = torch.linspace(0, 4, 200).unsqueeze(1)
+    labels = torch.ones(200, dtype=torch.int64)
+    found = Cascade(Known(), teacher, 0.25, num_particles=20).calibrate(x).report(x, labels)
+    assert found["budget"] == 0.25
+    assert found["fraction"] == pytest.approx(49 / 200)
+    assert found["teacher"]["accuracy"] == 100
+    assert found["student"]["accuracy"] == 0
+    assert found["cascade"]["accuracy"] == pytest.approx(100 * 49 / 200)
+    assert found["teacher"]["nll"] < found["cascade"]["nll"] < found["student"]["nll"]
+    assert all(found[name]["seconds_per_input"] > 0 for name in ("student", "cascade", "teacher"))
+
+
+def test_mistakes_are_told():
+    with pytest.raises(ValueError, match=r"budget is a share of the inputs, from 0 to 1; got 5"):
+        Cascade(Known(), teacher, 5)
+    with pytest.raises(ValueError, match="num_particles must be at least 1; got 0"):
+        Cascade(Known(), teacher, num_particles=0)
+    with pytest.raises(ValueError, match=r"score is novelty or one of predictive_entropy, .*; got 'doubt'"):
+        Cascade(Known(), teacher, score="doubt")
+    with pytest.raises(ValueError, match="novelty is not calibrated"):
+        Cascade(opu.students.mlp(2, 2, (4,)), teacher, score="novelty")
+    with pytest.raises(ValueError, match="no threshold yet; call calibrate"):
+        Cascade(Known(), teacher)(torch.ones(3, 1))
+    with pytest.raises(ValueError, match="at least 10 ordinary inputs, better some hundreds; got 9"):
+        Cascade(Known(), teacher).calibrate(torch.ones(9, 1))

@@ -7,6 +7,11 @@ STAMP := $(VENV)/.installed
 # Two busy processes with two threads each starve one another, so tests that run side by side take one each.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
+# The extra "adapters", without the torchvision that it asks for and never uses: a CUDA build, which a CPU build of torch
+# cannot load.
+LAPLACE := laplace-torch asdfghjkl backpack-for-pytorch curvlinops-for-pytorch einconv einops lightning-utilities \
+	opt_einsum torchmetrics tqdm unfoldNd
+
 .PHONY: setup demo test test-long test-fast lint format bench clean
 
 setup: $(STAMP)
@@ -14,6 +19,7 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,plot,data,blr,gp,tables]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps $(LAPLACE)
 	touch $(STAMP)
 
 demo: setup

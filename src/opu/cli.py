@@ -68,14 +68,31 @@ def reproduce(
             raise ValueError("the figure is drawn whole, so --rows and --quick do not go with it; leave them out.")
         figure.draw(out, seed=_numbers(seeds)[0])
         return
-    # A comma within brackets belongs to a row's name.
-    wanted = [text.strip() for text in re.split(r",(?![^(]*\))", rows) if text.strip()]
+    wanted = _texts(rows)
     if table in SETUPS:
         show_tabular(reproduce_tabular(table, out, seeds=_numbers(seeds), rows=wanted, quick=quick, device=device))
         return
     if table not in TABLES:
         raise ValueError(f"what can be reproduced is {', '.join([*TABLES, *SETUPS])} and figure; got {table!r}.")
     show(*run(table, out, seeds=_numbers(seeds), rows=wanted, device=device, quick=quick))
+
+
+@app.command(name="run")
+def run_experiment(
+    experiment: Annotated[str, typer.Argument(help="rivals.")],
+    out: Annotated[Path, typer.Option(help="Folder for results; a stopped run goes on there.")] = Path("runs/rivals"),
+    seeds: Annotated[str, typer.Option(help="Which seeds, such as 0,1,2.")] = "0",
+    rows: Annotated[str, typer.Option(help="Only rivals with one of these texts in their name, such as OPU,BDK.")] = "",
+    device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
+    quick: Annotated[bool, typer.Option(help="A small version that takes minutes on two CPU cores.")] = False,
+) -> None:
+    """Run an experiment of ours: what a user would pick instead of a student, side by side on MNIST."""
+    from opu.experiments.rivals.run import run_rivals
+    from opu.experiments.rivals.table import show
+
+    if experiment != "rivals":
+        raise ValueError(f"what can be run is rivals; got {experiment!r}. The paper's tables are under opu reproduce.")
+    show(run_rivals(out, seeds=_numbers(seeds), rows=_texts(rows), device=device, quick=quick))
 
 
 @app.command()
@@ -191,6 +208,11 @@ def _numbers(text: str) -> list[int]:
     if min(numbers) < 0:
         raise ValueError(f"seeds must be 0 or more; got {min(numbers)}.")
     return numbers
+
+
+def _texts(text: str) -> list[str]:
+    # A comma within brackets belongs to a row's name.
+    return [part.strip() for part in re.split(r",(?![^(]*\))", text) if part.strip()]
 
 
 def _sentence(error: Exception) -> str:

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64, UInt8
 from numpy.typing import NDArray
+from sklearn.datasets import load_sample_images
 from torch import Tensor
 
 from opu.data.arrays import read_idx, read_omniglot, read_semeion
@@ -123,6 +124,20 @@ def noise(count: int, seed: int) -> Float[Tensor, "N 1 28 28"]:
 def shifted(images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C H W"]:
     """The images rolled by 8 pixels down and to the right, so that they wrap across the border."""
     return torch.roll(images, (8, 8), (2, 3))
+
+
+def photographs(count: int, seed: int) -> Float[Tensor, "N 1 28 28"]:
+    """Grey squares of 56 x 56 pixels, cut at random from scikit-learn's two photographs, at half their size, in [-1, 1]."""
+    if count < 1:
+        raise ValueError(f"count must be at least 1; got {count}.")
+    source = np.random.default_rng(seed)
+    whole = [torch.tensor(image / 127.5 - 1).float().mean(-1) for image in load_sample_images().images]
+    squares = []
+    for _ in range(count):
+        photograph = whole[source.integers(len(whole))]
+        top, left = (int(source.integers(side - 2 * _SIDE)) for side in photograph.shape)
+        squares.append(photograph[top : top + 2 * _SIDE, left : left + 2 * _SIDE])
+    return torch.nn.functional.avg_pool2d(torch.stack(squares).unsqueeze(1), 2)
 
 
 def split_rows(labels: NDArray[np.int64], per_class: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -1,0 +1,115 @@
+"""Deterministic networks with a sense of distance: DDU (Mukhoti et al., 2023) and SNGP (Liu et al., 2020)."""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from opu.experiments.rivals.workshop import Workshop, with_bounded_layers
+
+NUM_WAVES = 1024
+
+
+class DensityOfFeatures(nn.Module):
+    """A classifier, and minus the log-density of its last hidden layer under one Gaussian for each class."""
+
+    centres: Tensor
+    roots: Tensor
+    log_shares: Tensor
+
+    def __init__(self, net: nn.Sequential, x: Tensor, labels: Tensor, num_classes: int) -> None:
+        super().__init__()
+        self.body, self.head = net[:-1], net[-1]
+        with torch.no_grad():
+            features = torch.cat([self.body(part) for part in x.split(4096)]).double()
+        parts = [features[labels == k] for k in range(num_classes)]
+        covariances = torch.stack([part.T.cov() for part in parts])
+        # A hidden unit that never fires for a class has no variance there; a little of the average is lent to all.
+        lent = 1e-3 * covariances.diagonal(dim1=-2, dim2=-1).mean()
+        identity = torch.eye(features.shape[1], dtype=torch.float64, device=x.device)
+        self.register_buffer("centres", torch.stack([part.mean(0) for part in parts]))
+        self.register_buffer("roots", torch.linalg.cholesky(covariances + lent * identity))
+        self.register_buffer(
+            "log_shares", torch.tensor([len(p) / len(x) for p in parts], device=x.device).double().log()
+        )
+
+    def forward(self, x: Tensor) -> tuple[Float[Tensor, "B K"], Float[Tensor, " B"]]:
+        """Logits, and strangeness."""
+        features = self.body(x)
+        away = features.double().unsqueeze(0) - self.centres.unsqueeze(1)
+        scaled = torch.linalg.solve_triangular(self.roots, away.mT, upper=False)
+        volume = self.roots.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        log_density = -0.5 * scaled.square().sum(1) - volume.unsqueeze(1) + self.log_shares.unsqueeze(1)
+        return self.head(features), -log_density.logsumexp(0)
+
+
+def ddu(shop: Workshop) -> tuple[nn.Module, int]:
+    """A network with bounded layers, and Gaussians over its features."""
+    torch.manual_seed(300 + shop.models.seed)
+    net = with_bounded_layers(shop.models.classifier())
+    shop.train(net, lambda x, labels: nn.functional.cross_entropy(net(x), labels))
+    domain = shop.domain
+    model = DensityOfFeatures(net, domain.x, domain.labels, domain.num_classes)
+    size = sum(p.numel() for p in net.parameters()) + model.centres.numel() + model.roots.numel() // 2
+    return model.eval(), size
+
+
+class WavesGP(nn.Module):
+    """A Gaussian process on the last hidden layer, by random waves, with Laplace's covariance and mean-field logits."""
+
+    frequencies: Tensor
+    phases: Tensor
+    root: Tensor
+
+    def __init__(self, net: nn.Sequential, num_classes: int, length: float, num_waves: int = NUM_WAVES) -> None:
+        super().__init__()
+        self.body = net[:-1]
+        width = width_of(net)
+        self.norm = nn.LayerNorm(width, elementwise_affine=False)
+        self.register_buffer("frequencies", torch.randn(width, num_waves) / length)
+        self.register_buffer("phases", 2 * math.pi * torch.rand(num_waves))
+        self.register_buffer("root", torch.eye(num_waves, dtype=torch.float64))
+        self.head = nn.Linear(num_waves, num_classes, bias=False)
+
+    def waves(self, x: Tensor) -> Float[Tensor, "B W"]:
+        """The random features."""
+        return math.sqrt(2 / len(self.phases)) * torch.cos(self.norm(self.body(x)) @ self.frequencies + self.phases)
+
+    @torch.no_grad()
+    def settle(self, x: Tensor) -> None:
+        """Laplace's precision over the training inputs, one for all classes."""
+        precision = torch.eye(len(self.phases), dtype=torch.float64, device=x.device)
+        for part in x.split(4096):
+            waves = self.waves(part).double()
+            top = self.head(waves.float()).softmax(-1).amax(-1).double()
+            precision += (waves * (top * (1 - top)).unsqueeze(1)).T @ waves
+        self.root = torch.linalg.cholesky(precision)
+
+    def forward(self, x: Tensor) -> tuple[Float[Tensor, "B K"], Float[Tensor, " B"]]:
+        """Logits, shrunk where the process is unsure, and strangeness: Dempster and Shafer's share of no evidence."""
+        waves = self.waves(x)
+        spread = torch.linalg.solve_triangular(self.root, waves.double().T, upper=False).square().sum(0)
+        logits = self.head(waves).double() / (1 + math.pi / 8 * spread).sqrt().unsqueeze(1)
+        evidence = logits.logsumexp(-1)
+        return logits, -torch.nn.functional.softplus(evidence - math.log(logits.shape[-1]))
+
+
+def sngp(shop: Workshop) -> tuple[nn.Module, int]:
+    """A network with bounded layers under a Gaussian process."""
+    torch.manual_seed(400 + shop.models.seed)
+    net = with_bounded_layers(shop.models.classifier())
+    # Features are normalised to a length of sqrt(width), and two of them are about that far apart.
+    model = WavesGP(net, shop.domain.num_classes, math.sqrt(width_of(net))).to(shop.models.device)
+    shop.train(model, lambda x, labels: nn.functional.cross_entropy(model.head(model.waves(x)), labels))
+    model.settle(shop.domain.x)
+    return model.eval(), sum(
+        p.numel() for p in model.parameters()
+    ) + model.frequencies.numel() + model.root.numel() // 2
+
+
+def width_of(net: nn.Sequential) -> int:
+    """Of the last hidden layer."""
+    last = net[-1]
+    assert isinstance(last, nn.Linear)
+    return last.in_features

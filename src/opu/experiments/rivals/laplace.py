@@ -1,0 +1,77 @@
+"""Laplace's approximation in the last layer, by laplace-torch (the extra ``adapters``), and the bridge to a Dirichlet."""
+
+import warnings
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from opu.dirichlet import Dirichlet
+from opu.experiments.rivals.workshop import Workshop
+
+NUM_SAMPLES = 100
+
+
+class LastLayer:
+    """Gaussian logits of a network whose last layer has a posterior; as a teacher, samples of them."""
+
+    def __init__(self, posterior: Any, num_parameters: int) -> None:
+        self.posterior, self.num_parameters = posterior, num_parameters
+
+    def logits(self, x: Tensor) -> tuple[Float[Tensor, "B K"], Float[Tensor, "B K K"]]:
+        """Mean and covariance of the logits."""
+        mean, covariance = self.posterior._glm_predictive_distribution(x)
+        return mean.detach().double(), covariance.detach().double()
+
+    def __call__(self, x: Tensor, num_particles: int) -> Float[Tensor, "S B K"]:
+        """Log-probabilities of logits that are drawn jointly for each input."""
+        mean, covariance = self.logits(x)
+        jitter = 1e-9 * torch.eye(mean.shape[-1], dtype=torch.float64, device=mean.device)
+        root = torch.linalg.cholesky(covariance + jitter)
+        noise = torch.randn(num_particles, *mean.shape, dtype=torch.float64, device=mean.device)
+        logits: Tensor = mean + torch.einsum("bij,sbj->sbi", root, noise)
+        return logits.log_softmax(-1).float()
+
+
+def fit(shop: Workshop) -> LastLayer:
+    """A posterior for the last layer of the ordinary network, its prior chosen by the marginal likelihood."""
+    try:
+        from laplace import Laplace
+    except ImportError as error:
+        raise ImportError('this rival needs laplace-torch; install it with: pip install "opu[adapters]".') from error
+    net, domain = shop.network(), shop.domain
+    posterior: Any = Laplace(net, "classification", subset_of_weights="last_layer", hessian_structure="kron")
+    posterior.fit(DataLoader(TensorDataset(domain.x, domain.labels), batch_size=2048))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about a link that the marginal likelihood does not use
+        posterior.optimize_prior_precision(method="marglik")
+    last = sum(p.numel() for p in net[-1].parameters())
+    factors = sum(side.numel() for block in posterior.H.eigenvectors for side in block)
+    return LastLayer(posterior, sum(p.numel() for p in net.parameters()) + last + factors)
+
+
+def bridge(mean: Float[Tensor, "B K"], covariance: Float[Tensor, "B K K"], *, normed: bool) -> Dirichlet:
+    r"""The Dirichlet whose own Laplace approximation in logit space has these moments (Hobbhahn et al., 2022).
+
+    .. math:: \alpha_k = \frac{1}{\sigma^2_k}\Bigl(1 - \frac2K + \frac{e^{\mu_k}}{K^2} \sum_l e^{-\mu_l}\Bigr)
+
+    It holds for logits that sum to 0, so that the Gaussian is first given that they do.
+
+    Args:
+        mean: Of the logits.
+        covariance: Of the logits.
+        normed: Scale mean and variances down together where the variances are large, as the authors advise.
+    """
+    mean, covariance = mean.double(), covariance.double()
+    classes = mean.shape[-1]
+    to_sum = covariance.sum(-1)
+    total = to_sum.sum(-1, keepdim=True)
+    mean = mean - to_sum * mean.sum(-1, keepdim=True) / total
+    variance = covariance.diagonal(dim1=-2, dim2=-1) - to_sum.square() / total
+    if normed:
+        scale = variance.mean(-1, keepdim=True) / (classes / 2) ** 0.5
+        mean, variance = mean / scale.sqrt(), variance / scale
+    rest = torch.exp(mean + (-mean).logsumexp(-1, keepdim=True)) / classes**2
+    return Dirichlet.from_log_concentration((1 - 2 / classes + rest).log() - variance.log())

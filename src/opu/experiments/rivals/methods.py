@@ -1,0 +1,194 @@
+"""The rivals: each is fitted in a workshop and answers with class probabilities and scores that grow with doubt."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from jaxtyping import Float
+from scipy.optimize import minimize_scalar
+from torch import Tensor, nn
+
+import opu
+from opu import measures, metrics
+from opu.baselines import CategoricalStudent
+from opu.dirichlet import Dirichlet
+from opu.experiments.rivals import deep, laplace
+from opu.experiments.rivals.workshop import NUM_MEMBERS, Workshop
+from opu.experiments.rows import ROBUST, Row
+from opu.objectives import parse
+from opu.teachers import Teacher
+
+Scores = dict[str, Tensor]
+Answer = Callable[[Tensor], tuple[Tensor, Scores]]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A model that answers.
+
+    Attributes:
+        answer: Probabilities and scores of a batch.
+        num_parameters: Numbers that must be kept to answer.
+    """
+
+    answer: Answer
+    num_parameters: int
+
+
+@dataclass(frozen=True)
+class Rival:
+    """A way to make one, and the scores by which it looks for errors and for strangers, fixed in advance."""
+
+    name: str
+    fit: Callable[[Workshop], Fitted]
+    errors: str
+    strangers: str
+
+
+def _deterministic(shop: Workshop) -> Fitted:
+    net = shop.network()
+    return Fitted(partial(_of_logits, net, 1.0), count(net))
+
+
+def _tempered(shop: Workshop) -> Fitted:
+    """The same network with one temperature, by the likelihood of held-out labels."""
+    net, domain = shop.network(), shop.domain
+    with torch.no_grad():
+        temperature = best_temperature(net(domain.held_out), domain.held_out_labels)
+    return Fitted(partial(_of_logits, net, temperature), count(net) + 1)
+
+
+def best_temperature(logits: Float[Tensor, "N K"], labels: Tensor) -> float:
+    """The divisor of the logits under which the labels are most likely."""
+    logits = logits.double()
+
+    def likelihood(log_temperature: float) -> float:
+        return float(nn.functional.cross_entropy(logits / math.exp(log_temperature), labels))
+
+    return math.exp(minimize_scalar(likelihood, bounds=(-3.0, 3.0), method="bounded").x)
+
+
+def _of_logits(net: nn.Module, temperature: float, x: Tensor) -> tuple[Tensor, Scores]:
+    logits = net(x).double() / temperature
+    scores = of_mean(logits.log_softmax(-1)) | {"energy": -temperature * logits.logsumexp(-1)}
+    return logits.softmax(-1), scores
+
+
+def _monte_carlo(teacher: Teacher, num_particles: int, x: Tensor) -> tuple[Tensor, Scores]:
+    log_particles = teacher(x, num_particles)
+    names = ("predictive_entropy", "least_confidence", "mutual_information")
+    return measures.mean(log_particles), {name: measures.MEASURES[name](log_particles) for name in names}
+
+
+def _ensemble(shop: Workshop) -> Fitted:
+    teacher = shop.ensemble()
+    return Fitted(partial(_monte_carlo, teacher, NUM_MEMBERS), sum(map(count, teacher.members)))
+
+
+def _mc_dropout(shop: Workshop) -> Fitted:
+    teacher = shop.models.teacher("mc_dropout")
+    return Fitted(partial(_monte_carlo, teacher, shop.models.scale.num_particles), count(shop.models.classifier()))
+
+
+def _bdk(shop: Workshop) -> Fitted:
+    student = shop.models.make(Row("BDK-MCDP", "bdk", "mc_dropout", preset="robust"))
+    assert isinstance(student, CategoricalStudent)
+    return Fitted(partial(_of_logits, student.net, 1.0), count(student))
+
+
+def _student(shop: Workshop, teacher: str) -> Fitted:
+    models = shop.models
+    preset = models.scale.preset("robust")
+    source: Teacher = shop.ensemble() if teacher == "ensemble" else models.teacher(teacher)
+    torch.manual_seed(1000 + models.seed)
+    student = models.student(preset.link)
+    if hasattr(source, "average_weights"):
+        student.start_mean_from(source)
+    opu.distill(
+        source,
+        student,
+        shop.domain.x,
+        objective=parse(ROBUST),
+        num_particles=preset.num_particles,
+        epochs=preset.epochs,
+        batch_size=preset.batch_size,
+        learning_rate=preset.learning_rate,
+        held_out=shop.domain.held_out,
+        graph=models.device.type == "cuda",
+        progress=models.progress,
+    )
+
+    def answer(x: Tensor) -> tuple[Tensor, Scores]:
+        q = student(x)
+        assert student.novelty is not None
+        return q.mean, of_dirichlet(q) | {"novelty": student.novelty(q)}
+
+    return Fitted(answer, count(student))
+
+
+def _of_bridge(shop: Workshop) -> Fitted:
+    """The Laplace bridge: a Dirichlet in closed form from the Gaussian over logits, without sampling or training."""
+    posterior, domain = laplace.fit(shop), shop.domain
+    held_out = posterior.logits(domain.held_out)
+    # Whether to norm is chosen by the likelihood of held-out labels.
+    likelihood = {
+        normed: metrics.negative_log_likelihood(laplace.bridge(*held_out, normed=normed).mean, domain.held_out_labels)
+        for normed in (False, True)
+    }
+    normed = likelihood[True] < likelihood[False]
+
+    def answer(x: Tensor) -> tuple[Tensor, Scores]:
+        q = laplace.bridge(*posterior.logits(x), normed=normed)
+        return q.mean, of_dirichlet(q)
+
+    return Fitted(answer, posterior.num_parameters)
+
+
+def _of_laplace(shop: Workshop) -> Fitted:
+    posterior = laplace.fit(shop)
+    return Fitted(partial(_monte_carlo, posterior, laplace.NUM_SAMPLES), posterior.num_parameters)
+
+
+def _of_features(fit: Callable[[Workshop], tuple[nn.Module, int]], shop: Workshop) -> Fitted:
+    model, size = fit(shop)
+
+    def answer(x: Tensor) -> tuple[Tensor, Scores]:
+        logits, strangeness = model(x)
+        return logits.softmax(-1), of_mean(logits.log_softmax(-1)) | {"strangeness": strangeness}
+
+    return Fitted(answer, size)
+
+
+def of_mean(log_mean: Tensor) -> Scores:
+    """E and P of class probabilities."""
+    point = Dirichlet.from_logits(log_mean, log_mean.new_zeros(len(log_mean)))
+    return {name: measures.MEASURES[name](point) for name in ("predictive_entropy", "least_confidence")}
+
+
+def of_dirichlet(q: Dirichlet) -> Scores:
+    """E, P, C and MI of a Dirichlet."""
+    names = ("predictive_entropy", "least_confidence", "negative_log_precision", "mutual_information")
+    return {name: measures.MEASURES[name](q) for name in names}
+
+
+def count(module: nn.Module) -> int:
+    """Its parameters."""
+    return sum(p.numel() for p in module.parameters())
+
+
+RIVALS = [
+    Rival("one network, P", _deterministic, "least_confidence", "least_confidence"),
+    Rival("one network, energy", _deterministic, "energy", "energy"),
+    Rival("temperature scaling, E", _tempered, "predictive_entropy", "predictive_entropy"),
+    Rival("deep ensemble of 5, MI", _ensemble, "least_confidence", "mutual_information"),
+    Rival("MC dropout, MI", _mc_dropout, "least_confidence", "mutual_information"),
+    Rival("Laplace, last layer, MI", _of_laplace, "least_confidence", "mutual_information"),
+    Rival("Laplace bridge, C", _of_bridge, "least_confidence", "negative_log_precision"),
+    Rival("DDU, density", partial(_of_features, deep.ddu), "least_confidence", "strangeness"),
+    Rival("SNGP", partial(_of_features, deep.sngp), "least_confidence", "strangeness"),
+    Rival("BDK of MC dropout, E", _bdk, "predictive_entropy", "predictive_entropy"),
+    Rival("OPU of MC dropout, N", partial(_student, teacher="mc_dropout"), "novelty", "novelty"),
+    Rival("OPU of the ensemble, N", partial(_student, teacher="ensemble"), "novelty", "novelty"),
+]

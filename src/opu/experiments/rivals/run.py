@@ -1,0 +1,130 @@
+"""`opu run rivals`: every rival on MNIST, each result kept when it is there, so that a stopped run goes on."""
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from opu.data import images
+from opu.environment import environment
+from opu.evaluate import Answers, assess, trivial_detection
+from opu.experiments.domains import Domain, mnist
+from opu.experiments.models import Models, slug
+from opu.experiments.reproduce import FULL, QUICK, QUICK_SIZES, chosen_device
+from opu.experiments.rivals.methods import RIVALS, Fitted, Rival
+from opu.experiments.rivals.workshop import Workshop
+from opu.experiments.rows import ROBUST
+from opu.files import write_json
+from opu.run_folder import make_folder
+from opu.timing import median_seconds
+
+ROWS_AT_ONCE = 2000
+
+
+def run_rivals(
+    out: Path,
+    *,
+    seeds: list[int],
+    rows: list[str] | None = None,
+    device: str = "auto",
+    quick: bool = False,
+    console: Console | None = None,
+) -> list[dict[str, Any]]:
+    """Fit and judge the rivals for some seeds; the records, which also lie in ``out`` as one file per seed.
+
+    Args:
+        out: Folder for results; what is there already is not made again.
+        seeds: Which seeds.
+        rows: Only rivals with one of these texts in their name.
+        device: ``cpu``, ``cuda`` or ``auto``.
+        quick: A small version for two CPU cores.
+        console: Where to say how far it is.
+    """
+    console = console or Console()
+    chosen, where = _select(rows), chosen_device(device)
+    make_folder(out, resume=True)
+    domain = mnist()
+    domain = replace(domain, foreign={**domain.foreign, "photographs": images.photographs(10_000, seed=0)})
+    if quick:
+        domain = domain.small(*QUICK_SIZES["mnist"])
+    return [_one_seed(domain.to(where), seed, chosen, out, where, quick, console) for seed in dict.fromkeys(seeds)]
+
+
+def _one_seed(
+    domain: Domain, seed: int, rivals: list[Rival], out: Path, device: torch.device, quick: bool, console: Console
+) -> dict[str, Any]:
+    scale = (QUICK if quick else FULL)["mnist"]
+    name = f"rivals-{scale.name}-seed{seed}"
+    folder = out / name
+    make_folder(folder, resume=True)
+    _refuse_another_recipe(folder)
+    shop = Workshop(Models(domain, scale, seed, folder, device, progress=console.is_terminal))
+    for number, rival in enumerate(rivals, 1):
+        path = folder / f"{slug(rival.name).replace(',', '')}.json"
+        if path.exists():
+            continue
+        began = time.perf_counter()
+        result = _judge(rival, shop)
+        write_json(path, {**result, "name": rival.name, "errors": rival.errors, "strangers": rival.strangers})
+        console.print(f"seed {seed}, {number} of {len(rivals)}: {rival.name} ({time.perf_counter() - began:.0f} s)")
+    paths = [folder / f"{slug(rival.name).replace(',', '')}.json" for rival in RIVALS]
+    record = {
+        "seed": seed,
+        "domain": domain.name,
+        "scale": scale.name,
+        "recipe": ROBUST,
+        "rows": [json.loads(path.read_text()) for path in paths if path.exists()],
+        "trivial": _rounded(trivial_detection(domain.test, domain.foreign, domain.held_out)),
+        "environment": environment(),
+    }
+    write_json(out / f"{name}.json", record)
+    return record
+
+
+def _judge(rival: Rival, shop: Workshop) -> dict[str, Any]:
+    fitted, domain = rival.fit(shop), shop.domain
+    inside, *outside = (_answers(fitted, rival, x) for x in (domain.test, *domain.foreign.values()))
+    result = assess(inside, domain.test_labels, dict(zip(domain.foreign, outside, strict=True)))
+    seconds = median_seconds(lambda: _answers(fitted, rival, domain.test), 3)
+    rounded: dict[str, Any] = _rounded(
+        {**result, "test_seconds": float(f"{seconds:.3g}"), "num_parameters": fitted.num_parameters}
+    )
+    return rounded
+
+
+@torch.no_grad()
+def _answers(fitted: Fitted, rival: Rival, x: Tensor) -> Answers:
+    torch.manual_seed(0)  # of those that draw samples, so that a run that goes on sees the same
+    parts = [fitted.answer(part) for part in x.split(ROWS_AT_ONCE)]
+    probabilities = torch.cat([p for p, _ in parts]).cpu()
+    names = {rival.errors, rival.strangers}
+    scores = {name: torch.cat([s[name] for _, s in parts]).double().cpu().numpy() for name in sorted(names)}
+    return Answers(probabilities, scores)
+
+
+def _select(wanted: list[str] | None) -> list[Rival]:
+    for text in wanted or []:
+        if not any(text.lower() in rival.name.lower() for rival in RIVALS):
+            names = "; ".join(rival.name for rival in RIVALS)
+            raise ValueError(f"no rival has {text!r} in its name; they are {names}.")
+    return [r for r in RIVALS if not wanted or any(text.lower() in r.name.lower() for text in wanted)]
+
+
+def _refuse_another_recipe(folder: Path) -> None:
+    path = folder / "recipe.json"
+    if path.exists() and json.loads(path.read_text()) != ROBUST:
+        raise ValueError(f"{folder} holds rivals of another recipe; choose another --out, or delete that folder.")
+    write_json(path, ROBUST)
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.5g}")
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    return value

@@ -1,0 +1,85 @@
+"""What several rivals share: networks trained with labels, made once, and their features."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from opu.experiments import classifiers
+from opu.experiments.domains import Domain
+from opu.experiments.models import Models
+from opu.teachers import Ensemble
+
+NUM_MEMBERS = 5
+
+
+@dataclass
+class Workshop:
+    """All that rivals are made from, for one seed."""
+
+    models: Models
+    members: list[nn.Sequential] = field(default_factory=list)
+
+    @property
+    def domain(self) -> Domain:
+        """Of the experiment."""
+        return self.models.domain
+
+    def network(self) -> nn.Sequential:
+        """One ordinary network: the first member of the ensemble."""
+        return self.ensemble_members(1)[0]
+
+    def ensemble(self) -> Ensemble:
+        """A deep ensemble of five."""
+        return Ensemble(self.ensemble_members(NUM_MEMBERS))
+
+    def ensemble_members(self, count: int) -> list[nn.Sequential]:
+        """Networks that differ in their start and in the order of the inputs."""
+        while len(self.members) < count:
+            torch.manual_seed(100 * self.models.seed + len(self.members))
+            net = self.models.classifier()
+            self.train(net, lambda x, labels, net=net: nn.functional.cross_entropy(net(x), labels))  # type: ignore[misc]
+            self.members.append(net)
+        return self.members[:count]
+
+    def train(self, net: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+        """With labels, as long as the teacher."""
+        classifiers.train(
+            net,
+            self.domain.x,
+            self.domain.labels,
+            loss,
+            epochs=self.models.scale.teacher_epochs,
+            progress=self.models.progress,
+        )
+
+
+class BoundedSpectralNorm(nn.Module):
+    """Scales a weight down where its largest singular value exceeds a bound, found by one power step in training."""
+
+    right: Tensor
+
+    def __init__(self, weight: Tensor, bound: float) -> None:
+        super().__init__()
+        self.bound = bound
+        self.register_buffer("right", nn.functional.normalize(torch.randn_like(weight[0]), dim=0))
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """The weight within its bound."""
+        with torch.no_grad():
+            left = nn.functional.normalize(weight @ self.right, dim=0)
+            if self.training:
+                self.right.copy_(nn.functional.normalize(weight.mT @ left, dim=0))
+        largest = left @ weight @ self.right
+        return weight * (self.bound / largest).clamp(max=1.0)
+
+
+def with_bounded_layers(net: nn.Sequential, bound: float = 3.0) -> nn.Sequential:
+    """The network with every hidden layer's spectral norm bounded, so that distances survive on the way up."""
+    *hidden, _ = (layer for layer in net.children() if isinstance(layer, nn.Linear))
+    for layer in hidden:
+        nn.utils.parametrize.register_parametrization(
+            layer, "weight", BoundedSpectralNorm(layer.weight.detach(), bound)
+        )
+    return net

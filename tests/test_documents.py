@@ -41,6 +41,15 @@ def test_the_guide_for_tables_runs_as_pasted(tmp_path):
     run_as_pasted(ROOT / "docs" / "tabular.md", check, tmp_path)
 
 
+def test_the_page_on_fidelity_runs_as_pasted(tmp_path):
+    check = (
+        "\nassert 'of the squared distance is due to' in found.sentence\n"
+        "assert found.summary['mmd']['amortisation'] <= found.summary['mmd']['bound'] + 1e-6\n"
+        "assert 0 <= answer.fraction < 0.2 and answer.probabilities.shape == (100, 3)\n"
+    )
+    run_as_pasted(ROOT / "docs" / "fidelity.md", check, tmp_path)
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_tables_are_what_the_files_say(document):
     text = document.read_text()

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 
-from opu.tables import studies
+from opu.tables import recipes, studies
 from opu.tables.experiments import SHORT, SUMMARY, one_seed_seconds, reproduced, tabular
 from opu.tables.shared import detection_table, read, spread
 
@@ -52,6 +52,12 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "prior-network": studies.prior_network_table,
     "mnist-one-seed": one_seed_seconds,
     "steady-kl": studies.steady_kl_table,
+    "robust-1": recipes.robust_table(1),
+    "robust-2": recipes.robust_table(2),
+    "bench-fidelity": recipes.fidelity_bench,
+    "robust-scores": recipes.robust_scores_table,
+    "novelty-calibration": recipes.calibration_table,
+    "small-recipe": recipes.small_recipe_table,
     "tabular-search": studies.tabular_search_table,
     "tabular-novelty": studies.tabular_novelty_table,
     "blr-beside": tabular("blr", "beside"),

@@ -69,6 +69,13 @@ def test_any_measure_can_be_the_doubt(score):
     assert doubt[chosen].min() >= doubt[~chosen].max()
 
 
+def test_a_doubt_that_is_no_number_goes_to_the_teacher():
+    cascade = Cascade(Known(), teacher, 0.1).calibrate(torch.linspace(0, 4, 100).unsqueeze(1))
+    answer = cascade(torch.tensor([[1.0], [torch.nan]]))
+    assert answer.by_teacher.tolist() == [False, True]
+    assert torch.isfinite(answer.probabilities).all()
+
+
 def test_the_report_adds_up():
     x = torch.linspace(0, 4, 200).unsqueeze(1)
     labels = torch.ones(200, dtype=torch.int64)
@@ -93,5 +100,9 @@ def test_mistakes_are_told():
         Cascade(opu.students.mlp(2, 2, (4,)), teacher, score="novelty")
     with pytest.raises(ValueError, match="no threshold yet; call calibrate"):
         Cascade(Known(), teacher)(torch.ones(3, 1))
+    with pytest.raises(ValueError, match=r"budget of 0.05 needs at least 19 ordinary inputs to calibrate on; got 18"):
+        Cascade(Known(), teacher).calibrate(torch.ones(18, 1))
+    with pytest.raises(ValueError, match="above every label"):
+        Cascade(Known(), teacher).calibrate(torch.rand(60, 1)).report(torch.rand(3, 1), torch.tensor([0, 1, 2]))
     with pytest.raises(ValueError, match="at least 10 ordinary inputs, better some hundreds; got 9"):
         Cascade(Known(), teacher).calibrate(torch.ones(9, 1))

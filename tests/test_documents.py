@@ -45,7 +45,7 @@ def test_the_page_on_fidelity_runs_as_pasted(tmp_path):
     check = (
         "\nassert 'of the squared distance is due to' in found.sentence\n"
         "assert found.summary['mmd']['amortisation'] <= found.summary['mmd']['bound'] + 1e-6\n"
-        "assert 0 <= answer.fraction < 0.2 and answer.probabilities.shape == (100, 3)\n"
+        "assert 0 <= answer.fraction < 0.2 and answer.probabilities.shape == (50, 3)\n"
     )
     run_as_pasted(ROOT / "docs" / "fidelity.md", check, tmp_path)
 

@@ -77,6 +77,11 @@ class Cascade:
         doubt = torch.cat([self._doubt(self._student(part)) for part in inputs.split(1024)]).double().sort().values
         # A fresh input exceeds the k-th largest of n with probability k / (n + 1), however the scores are distributed.
         allowed = math.floor(self.budget * (len(doubt) + 1))
+        if allowed == 0 and self.budget > 0:
+            raise ValueError(
+                f"a budget of {self.budget:g} needs at least {math.ceil(1 / self.budget) - 1} ordinary inputs to calibrate "
+                f"on; got {len(inputs)}. Give more, or a larger budget."
+            )
         bounds = [math.inf, *doubt.flip(0).tolist(), -math.inf]
         self.threshold = bounds[allowed]
         return self
@@ -87,7 +92,7 @@ class Cascade:
         if self.threshold is None:
             raise ValueError("the cascade has no threshold yet; call calibrate(inputs) with held-out ordinary inputs.")
         q = self._student(x)
-        doubtful = self._doubt(q).double() > self.threshold
+        doubtful = ~(self._doubt(q).double() <= self.threshold)  # a doubt that is no number is one
         probabilities = q.mean.clone()
         rows: Int64[Tensor, " R"] = doubtful.nonzero().squeeze(-1)
         if len(rows):
@@ -102,8 +107,8 @@ class Cascade:
         here on this batch; the cascade's is the student's for all and the teacher's for its rows.
         """
         check_inputs(x)
-        labels, _ = check_labels(torch.as_tensor(labels), len(x), max(2, int(torch.as_tensor(labels).max()) + 1))
         answer = self(x)
+        labels, _ = check_labels(torch.as_tensor(labels), len(x), answer.probabilities.shape[-1])
         with torch.no_grad():
             alone = {
                 "student": self._student(x).mean,

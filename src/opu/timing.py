@@ -4,6 +4,8 @@ import statistics
 import time
 from collections.abc import Callable
 
+import torch
+
 
 def median_seconds(function: Callable[[], object], repeats: int) -> float:
     """The median over repeated calls, after one that is not counted; a single call is timed as it is."""
@@ -11,7 +13,15 @@ def median_seconds(function: Callable[[], object], repeats: int) -> float:
         function()
     seconds = []
     for _ in range(repeats):
+        _wait()
         began = time.perf_counter()
         function()
+        _wait()
         seconds.append(time.perf_counter() - began)
     return statistics.median(seconds)
+
+
+def _wait() -> None:
+    """For a GPU, which works on after a call has returned."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

@@ -21,7 +21,7 @@ from opu.experiments.rivals import laplace as module
 from opu.experiments.rivals.deep import DensityOfFeatures, WavesGP
 from opu.experiments.rivals.methods import best_temperature
 from opu.experiments.rivals.table import SETS, rivals_table, show
-from opu.experiments.rivals.workshop import BoundedSpectralNorm, Workshop, with_bounded_layers
+from opu.experiments.rivals.workshop import BoundedSpectralNorm, Workshop, with_bounded_layers, without_bounds
 
 
 @pytest.fixture
@@ -59,6 +59,13 @@ def test_the_bridge_has_the_mean_that_laplace_torch_gives(link, network, labelle
     q = module.bridge(mean, covariance, normed=link == "bridge_norm")
     theirs = posterior(x[:20], pred_type="glm", link_approx=link)
     torch.testing.assert_close(q.mean.float(), theirs.detach(), atol=1e-4, rtol=1e-3)
+    assert torch.isfinite(module.bridge(500 * mean, covariance, normed=False).log_precision).all()
+
+
+def test_the_plain_bridge_is_sharper_where_logits_are_surer():
+    mean, covariance = torch.tensor([[2.0, 0.0, -2.0]]), torch.eye(3)[None]
+    sharp, blunt = (module.bridge(mean, scale * covariance, normed=False).log_precision for scale in (0.01, 1.0))
+    torch.testing.assert_close(sharp - blunt, torch.full((1,), math.log(100)).double())
 
 
 def test_samples_of_the_last_layer_have_its_moments(network, labelled):
@@ -108,6 +115,11 @@ def test_a_bounded_layer_stays_within_its_bound_and_smaller_ones_are_left_alone(
     net = with_bounded_layers(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)))
     assert nn.utils.parametrize.is_parametrized(net[0])
     assert not nn.utils.parametrize.is_parametrized(net[2])
+    x = torch.randn(5, 4)
+    before = net.eval()(x)
+    without_bounds(net)
+    assert not nn.utils.parametrize.is_parametrized(net[0])
+    torch.testing.assert_close(net(x), before)
 
 
 def test_waves_are_a_gaussian_kernel_and_the_process_is_unsure_far_away():
@@ -131,7 +143,8 @@ def test_waves_are_a_gaussian_kernel_and_the_process_is_unsure_far_away():
 
     before = kept(near[:5]), kept(far)
     torch.testing.assert_close(before[0], torch.full_like(before[0], (1 + math.pi / 8) ** -0.5), atol=0.05, rtol=0)
-    model.settle(near)
+    model.settle(near, near[:50], torch.zeros(50, dtype=torch.int64))
+    model.factor = math.pi / 8
     assert (kept(near[:5]) > before[0] + 0.05).all()  # data make logits count for more, and only near by
     torch.testing.assert_close(kept(far), before[1], atol=0.03, rtol=0)
 
@@ -158,18 +171,18 @@ def test_the_quick_version_runs_every_rival_and_goes_on(data_folder, tmp_path):
         assert row["accuracy"] > 85
         assert row["misclassification"][row["errors"]]["auroc"] > 85
         assert set(row["ood"]) == set(SETS)
-    assert rows["deep ensemble of 5, MI"]["nll"] < rows["one network, P"]["nll"]
-    assert rows["deep ensemble of 5, MI"]["num_parameters"] == 5 * rows["one network, P"]["num_parameters"]
-    assert rows["temperature scaling, E"]["accuracy"] == rows["one network, P"]["accuracy"]
+    assert rows["deep ensemble of 5 (MI)"]["nll"] < rows["one network (P)"]["nll"]
+    assert rows["deep ensemble of 5 (MI)"]["num_parameters"] == 5 * rows["one network (P)"]["num_parameters"]
+    assert rows["temperature scaling (E)"]["accuracy"] == rows["one network (P)"]["accuracy"]
     again = run_rivals(tmp_path, seeds=[0], device="cpu", quick=True, console=Console(file=io.StringIO()))
     assert again[0]["rows"] == record["rows"]
-    (tmp_path / "rivals-quick-seed0" / "recipe.json").write_text('"kl"')
-    with pytest.raises(ValueError, match="holds rivals of another recipe"):
+    (tmp_path / "rivals-quick-seed0" / "settings.json").write_text("{}")
+    with pytest.raises(ValueError, match="holds rivals of other settings"):
         run_rivals(tmp_path, seeds=[0], device="cpu", quick=True, console=Console(file=io.StringIO()))
 
 
 def test_an_unknown_rival_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="no rival has 'SWAG' in its name; they are one network, P; "):
+    with pytest.raises(ValueError, match="no rival has 'SWAG' in its name; they are one network "):
         run_rivals(tmp_path, seeds=[0], rows=["OPU", "SWAG"])
 
 

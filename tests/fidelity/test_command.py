@@ -63,6 +63,8 @@ def test_a_student_of_ones_own_needs_inputs_and_particles(folder, teacher, tmp_p
     capsys.readouterr()
     assert run(monkeypatch, folder / "student") == 2
     assert "holds no evaluation.safetensors" in " ".join(capsys.readouterr().err.split())
+    assert run(monkeypatch, folder, "--labels", tmp_path / "y.npy") == 2
+    assert "go with --inputs and --particles" in " ".join(capsys.readouterr().err.split())
     assert run(monkeypatch, folder, "--inputs", tmp_path / "x.npy") == 2
     assert "--inputs and --particles belong together" in " ".join(capsys.readouterr().err.split())
     assert run(monkeypatch, tmp_path, *words) == 2

@@ -113,8 +113,24 @@ def test_labels_give_calibration_of_both():
     assert found.summary["calibration"]["teacher"]["accuracy"] > 85
 
 
+def test_corners_are_counted_in_float64():
+    # The mean sits so near to a corner that float32 cannot tell an interval's end from 1.
+    logits = torch.tensor([[40.0, 0.0, 0.0]]).double()
+    q = opu.Dirichlet.from_logits(logits, torch.tensor([2.0]).double())
+    law = opu.Dirichlet.from_logits(logits - torch.tensor([30.0, 0, 0]), torch.tensor([6.0]).double())
+    single = opu.Dirichlet.from_logits(q.log_mean.float(), q.log_precision.float())
+    particles = law.log_rsample(200)
+    wide, narrow = (
+        fidelity.report(Table(answer), lambda x, _, cloud=cloud: cloud, places(1), num_particles=200).covered
+        for answer, cloud in ((q, particles), (single, particles.float()))
+    )
+    torch.testing.assert_close(wide, narrow, atol=0.02, rtol=0)
+
+
 def test_mistakes_are_told():
     q = dirichlets(5)
+    with pytest.raises(ValueError, match="above every label; got 3, a label 3"):
+        fidelity.report(Table(q), drawn_from(q), places(5), labels=torch.tensor([1, 2, 3, 1, 2]), num_particles=9)
     with pytest.raises(ValueError, match="at least four particles; got 2"):
         fidelity.report(Table(q), drawn_from(q), places(5), num_particles=2)
     with pytest.raises(ValueError, match=r"one class for each of the 5 inputs; got shape \(4,\)"):

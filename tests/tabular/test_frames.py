@@ -73,6 +73,8 @@ def test_a_file_without_names_is_noticed_and_can_be_read(tmp_path):
     [
         ("a,a,ill\n1,2,0\n", "column names must differ; 'a' occurs more than once"),
         ("a;b\n1;2\n", "separated by semicolons"),
+        (",a,ill\n0,1,0\n", "column 1 of .* has no name"),
+        ("a,ill\n1,2,0\n", "first line has 2 names and its rows have more values"),
     ],
 )
 def test_names_that_cannot_be_are_refused(text, message, tmp_path):
@@ -95,6 +97,11 @@ def test_names_that_cannot_be_are_refused(text, message, tmp_path):
 def test_what_is_neither_a_number_nor_a_category_is_refused(values, message, frame):
     with pytest.raises(ValueError, match=message):
         Encoding.of(frame.assign(age=values), "ill")
+
+
+def test_a_column_may_be_called_na(tmp_path):
+    (tmp_path / "table.csv").write_text("NA,null,ill\n1,2,0\n3,4,1\n")
+    assert list(read_frame(tmp_path / "table.csv").columns) == ["NA", "null", "ill"]
 
 
 def test_each_mistake_in_a_column_is_named(frame):

@@ -49,13 +49,16 @@ def _reliability(axes: Any, found: Fidelity) -> None:
     axes.plot([0, 1], [0, 1], color=INK, linewidth=0.8)
     for who, colour in (("teacher", TEACHER), ("student", STUDENT)):
         bins = found.summary.get("calibration", {}).get(who, {}).get("bins", [])
-        axes.plot([b[0] for b in bins], [b[1] for b in bins], "o-", color=colour, markersize=4, label=who)
-    axes.set_xlim(0, 1)
-    axes.set_ylim(0, 1)
+        confidence, accuracy, count = ([b[place] for b in bins] for place in range(3))
+        axes.plot(confidence, accuracy, color=colour, linewidth=0.8, alpha=0.6)
+        # Bins of a few inputs say little, and should look it.
+        axes.scatter(confidence, accuracy, s=[4 + 4 * n**0.5 for n in count], color=colour, label=who)
+    axes.set_xlim(0, 1.04)
+    axes.set_ylim(-0.03, 1.06)
     axes.set_xlabel("confidence" if "calibration" in found.summary else "confidence (no labels were given)")
     axes.set_ylabel("accuracy")
     axes.set_title("Calibration", color=INK, fontsize=10)
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
 
 
 @torch.no_grad()

@@ -18,6 +18,7 @@ from opu.teachers.array_files import open_array
 
 EVALUATION = "evaluation.safetensors"
 MOST_SEEN = 200
+MOST_INPUTS = 1000
 ROWS = {
     "total": "student to particles",
     "noise": "particles to their law (noise)",
@@ -32,12 +33,15 @@ def keep_evaluation(
     run: Path, teacher: Teacher, inputs: Tensor, labels: Tensor | None, seen: Tensor, num_particles: int = 500
 ) -> None:
     """Write what a report needs of a teacher into a run folder: its particles for test inputs and for some seen ones."""
-    seen = seen[:MOST_SEEN]
+    # Evenly spaced, since rows may be sorted by class.
+    seen, inputs_kept = (x[:: max(1, len(x) // most)][:most] for x, most in ((seen, MOST_SEEN), (inputs, MOST_INPUTS)))
+    if labels is not None:
+        labels = labels[:: max(1, len(inputs) // MOST_INPUTS)][:MOST_INPUTS]
     state = {
         "kind": "opu evaluation",
-        "inputs": inputs,
+        "inputs": inputs_kept,
         "labels": labels,
-        "log_particles": teacher(inputs, num_particles),
+        "log_particles": teacher(inputs_kept, num_particles),
         "seen": seen,
         "seen_log_particles": teacher(seen, num_particles),
     }
@@ -75,10 +79,14 @@ def report_on_run(
         )
     if inputs is not None and particles is not None:
         x, seen = _array(inputs), None
-        y = None if labels is None else _array(labels).long()
+        y = None if labels is None else _array(labels)
         teacher = ParticleBank(particles, x, outputs=outputs)
         num_particles = teacher.shape[0]
     else:
+        if labels is not None or outputs != "probabilities":
+            raise ValueError(
+                "--labels and --outputs go with --inputs and --particles; the run has its own. Leave them out."
+            )
         x, y, seen, teacher = _kept(run)
         num_particles = teacher.shape[0]
     found = compare(
@@ -128,7 +136,7 @@ def _kept(run: Path) -> tuple[Tensor, Tensor | None, Tensor, ParticleBank]:
     path = run / EVALUATION
     if not path.is_file():
         raise ValueError(
-            f"{run} holds no {EVALUATION}, which `opu demo`, `opu fit` and `opu run` write; give --inputs and --particles "
+            f"{run} holds no {EVALUATION}, which `opu demo` and `opu fit` write; give --inputs and --particles "
             "for a student of your own."
         )
     state = read_state(path)

@@ -41,8 +41,12 @@ def _read(path: Path, kind: str, header: bool) -> tuple[Any, list[str]]:
         frame = pd.read_csv(path, sep=separator, header=None)
         return frame, [str(number) for number in range(1, frame.shape[1] + 1)]
     # The names as they stand in the file: pandas would rename those that occur twice.
-    first = pd.read_csv(path, sep=separator, header=None, nrows=1, dtype=str)
-    return pd.read_csv(path, sep=separator), ["" if name is None else str(name) for name in first.iloc[0].fillna("")]
+    first = pd.read_csv(path, sep=separator, header=None, nrows=1, dtype=str, keep_default_na=False)
+    names = [str(name) for name in first.iloc[0]]
+    frame = pd.read_csv(path, sep=separator)
+    if frame.shape[1] != len(names) or not isinstance(frame.index, pd.RangeIndex):
+        raise ValueError(f"its first line has {len(names)} names and its rows have more values")
+    return frame, names
 
 
 def _check_names(path: Path, names: list[str], *, header: bool) -> None:
@@ -57,6 +61,10 @@ def _check_names(path: Path, names: list[str], *, header: bool) -> None:
         raise ValueError(f"{path} seems to be separated by semicolons; save it with commas, or as .tsv with tabs.")
     if doubled:
         raise ValueError(f"column names must differ; {', '.join(map(repr, doubled))} occurs more than once.")
+    if "" in names:
+        raise ValueError(
+            f"column {names.index('') + 1} of {path} has no name; name it, or remove it if it only counts the rows."
+        )
 
 
 def _reads_as_number(text: str) -> bool:

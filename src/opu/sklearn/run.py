@@ -52,7 +52,6 @@ def fit_table(
         checked = _cross_validate(x, labels, teacher, folds, seed, console)
         model = OnePassClassifier(teacher, random_state=seed).fit(x, labels)
     model.save(out)
-    _keep_evaluation(out, model, x, labels)
     write_json(out / "encoding.json", encoding.as_dict())
     settings = {"data": data.name, "target": target, "teacher": teacher, "folds": folds, "seed": seed}
     write_json(out / "config.json", settings)
@@ -67,6 +66,7 @@ def fit_table(
     }
     write_json(out / "metrics.json", result)
     draw_calibration(out / "calibration.png", checked["probabilities"], checked["truth"], checked["p_values"])
+    _keep_evaluation(out, model, x, labels)
     return result
 
 
@@ -172,7 +172,9 @@ def _finds(wrong: NDArray[np.bool_], **scores: NDArray[np.float64]) -> dict[str,
 def _coverage(model: OnePassClassifier, rows: NDArray[np.float64]) -> float:
     """Share of the teacher's particles within the student's intervals."""
     low, high = model.predict_interval(rows, LEVEL)
-    particles = model.teacher_(torch.from_numpy((rows - model.mean_) / model.scale_).float(), 200).exp().numpy()
+    particles = (
+        model.teacher_(torch.from_numpy((rows - model.mean_) / model.scale_).float(), 200).double().exp().numpy()
+    )
     return float(np.mean((low <= particles) & (particles <= high)))
 
 

@@ -6,9 +6,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from opu.experiments.rivals.workshop import Workshop, with_bounded_layers
+from opu.experiments.rivals.workshop import Workshop, with_bounded_layers, without_bounds
 
 NUM_WAVES = 1024
+SHRINKAGE = (math.pi / 8, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 
 
 class DensityOfFeatures(nn.Module):
@@ -46,9 +47,10 @@ class DensityOfFeatures(nn.Module):
 
 def ddu(shop: Workshop) -> tuple[nn.Module, int]:
     """A network with bounded layers, and Gaussians over its features."""
-    torch.manual_seed(300 + shop.models.seed)
+    torch.manual_seed(10_000 + shop.models.seed)
     net = with_bounded_layers(shop.models.classifier())
     shop.train(net, lambda x, labels: nn.functional.cross_entropy(net(x), labels))
+    without_bounds(net)
     domain = shop.domain
     model = DensityOfFeatures(net, domain.x, domain.labels, domain.num_classes)
     size = sum(p.numel() for p in net.parameters()) + model.centres.numel() + model.roots.numel() // 2
@@ -71,38 +73,48 @@ class WavesGP(nn.Module):
         self.register_buffer("phases", 2 * math.pi * torch.rand(num_waves))
         self.register_buffer("root", torch.eye(num_waves, dtype=torch.float64))
         self.head = nn.Linear(num_waves, num_classes, bias=False)
+        self.factor = math.pi / 8
 
     def waves(self, x: Tensor) -> Float[Tensor, "B W"]:
         """The random features."""
         return math.sqrt(2 / len(self.phases)) * torch.cos(self.norm(self.body(x)) @ self.frequencies + self.phases)
 
     @torch.no_grad()
-    def settle(self, x: Tensor) -> None:
-        """Laplace's precision over the training inputs, one for all classes."""
+    def settle(self, x: Tensor, held_out: Tensor, labels: Tensor) -> None:
+        """The precision of the weights over the training inputs, one for all classes; and how far variance shrinks logits.
+
+        Each input counts with weight 1, as in the authors' layer: with p (1 - p) a network that is sure of its training
+        inputs would learn nothing from them. The factor of the mean-field formula is chosen by held-out labels.
+        """
         precision = torch.eye(len(self.phases), dtype=torch.float64, device=x.device)
         for part in x.split(4096):
             waves = self.waves(part).double()
-            top = self.head(waves.float()).softmax(-1).amax(-1).double()
-            precision += (waves * (top * (1 - top)).unsqueeze(1)).T @ waves
+            precision += waves.T @ waves
         self.root = torch.linalg.cholesky(precision)
+        surprise = {}
+        for factor in SHRINKAGE:
+            self.factor = factor
+            surprise[factor] = float(nn.functional.cross_entropy(self(held_out)[0], labels))
+        self.factor = min(SHRINKAGE, key=lambda factor: surprise[factor])
 
     def forward(self, x: Tensor) -> tuple[Float[Tensor, "B K"], Float[Tensor, " B"]]:
         """Logits, shrunk where the process is unsure, and strangeness: Dempster and Shafer's share of no evidence."""
         waves = self.waves(x)
         spread = torch.linalg.solve_triangular(self.root, waves.double().T, upper=False).square().sum(0)
-        logits = self.head(waves).double() / (1 + math.pi / 8 * spread).sqrt().unsqueeze(1)
+        logits = self.head(waves).double() / (1 + self.factor * spread).sqrt().unsqueeze(1)
         evidence = logits.logsumexp(-1)
         return logits, -torch.nn.functional.softplus(evidence - math.log(logits.shape[-1]))
 
 
 def sngp(shop: Workshop) -> tuple[nn.Module, int]:
     """A network with bounded layers under a Gaussian process."""
-    torch.manual_seed(400 + shop.models.seed)
+    torch.manual_seed(20_000 + shop.models.seed)
     net = with_bounded_layers(shop.models.classifier())
     # Features are normalised to a length of sqrt(width), and two of them are about that far apart.
     model = WavesGP(net, shop.domain.num_classes, math.sqrt(width_of(net))).to(shop.models.device)
     shop.train(model, lambda x, labels: nn.functional.cross_entropy(model.head(model.waves(x)), labels))
-    model.settle(shop.domain.x)
+    without_bounds(net)
+    model.settle(shop.domain.x, shop.domain.held_out, shop.domain.held_out_labels)
     return model.eval(), sum(
         p.numel() for p in model.parameters()
     ) + model.frequencies.numel() + model.root.numel() // 2

@@ -1,5 +1,6 @@
 """Laplace's approximation in the last layer, by laplace-torch (the extra ``adapters``), and the bridge to a Dirichlet."""
 
+import math
 import warnings
 from typing import Any
 
@@ -35,21 +36,27 @@ class LastLayer:
         return logits.log_softmax(-1).float()
 
 
-def fit(shop: Workshop) -> LastLayer:
-    """A posterior for the last layer of the ordinary network, its prior chosen by the marginal likelihood."""
+def required() -> Any:
+    """The package's own entry, or one sentence that says how to get it."""
     try:
         from laplace import Laplace
     except ImportError as error:
-        raise ImportError('this rival needs laplace-torch; install it with: pip install "opu[adapters]".') from error
+        raise ImportError('two rivals need laplace-torch; install it with: pip install "opu[adapters]".') from error
+    return Laplace
+
+
+def fit(shop: Workshop) -> LastLayer:
+    """A posterior for the last layer of the ordinary network, its prior chosen by the marginal likelihood."""
+    Laplace = required()
     net, domain = shop.network(), shop.domain
     posterior: Any = Laplace(net, "classification", subset_of_weights="last_layer", hessian_structure="kron")
     posterior.fit(DataLoader(TensorDataset(domain.x, domain.labels), batch_size=2048))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about a link that the marginal likelihood does not use
         posterior.optimize_prior_precision(method="marglik")
-    last = sum(p.numel() for p in net[-1].parameters())
-    factors = sum(side.numel() for block in posterior.H.eigenvectors for side in block)
-    return LastLayer(posterior, sum(p.numel() for p in net.parameters()) + last + factors)
+    kept = [*posterior.H.eigenvectors, *posterior.H.eigenvalues]
+    factors = sum(side.numel() for block in kept for side in block)
+    return LastLayer(posterior, sum(p.numel() for p in net.parameters()) + factors)
 
 
 def bridge(mean: Float[Tensor, "B K"], covariance: Float[Tensor, "B K K"], *, normed: bool) -> Dirichlet:
@@ -62,7 +69,8 @@ def bridge(mean: Float[Tensor, "B K"], covariance: Float[Tensor, "B K K"], *, no
     Args:
         mean: Of the logits.
         covariance: Of the logits.
-        normed: Scale mean and variances down together where the variances are large, as the authors advise.
+        normed: Scale mean and variances together, so that the variances are the same on average for every input, as the
+            authors advise for the mean; the precision then says nothing.
     """
     mean, covariance = mean.double(), covariance.double()
     classes = mean.shape[-1]
@@ -73,5 +81,7 @@ def bridge(mean: Float[Tensor, "B K"], covariance: Float[Tensor, "B K K"], *, no
     if normed:
         scale = variance.mean(-1, keepdim=True) / (classes / 2) ** 0.5
         mean, variance = mean / scale.sqrt(), variance / scale
-    rest = torch.exp(mean + (-mean).logsumexp(-1, keepdim=True)) / classes**2
-    return Dirichlet.from_log_concentration((1 - 2 / classes + rest).log() - variance.log())
+    rest = mean + (-mean).logsumexp(-1, keepdim=True) - 2 * math.log(classes)
+    first = math.log(1 - 2 / classes) if classes > 2 else -math.inf
+    log_numerator = torch.logaddexp(rest, torch.full_like(rest, first))
+    return Dirichlet.from_log_concentration(log_numerator - variance.log())

@@ -64,10 +64,10 @@ def best_temperature(logits: Float[Tensor, "N K"], labels: Tensor) -> float:
     """The divisor of the logits under which the labels are most likely."""
     logits = logits.double()
 
-    def likelihood(log_temperature: float) -> float:
+    def surprise(log_temperature: float) -> float:
         return float(nn.functional.cross_entropy(logits / math.exp(log_temperature), labels))
 
-    return math.exp(minimize_scalar(likelihood, bounds=(-3.0, 3.0), method="bounded").x)
+    return math.exp(minimize_scalar(surprise, bounds=(-3.0, 3.0), method="bounded").x)
 
 
 def _of_logits(net: nn.Module, temperature: float, x: Tensor) -> tuple[Tensor, Scores]:
@@ -125,23 +125,26 @@ def _student(shop: Workshop, teacher: str) -> Fitted:
         assert student.novelty is not None
         return q.mean, of_dirichlet(q) | {"novelty": student.novelty(q)}
 
-    return Fitted(answer, count(student))
+    novelty = sum(buffer.numel() for buffer in student.buffers())
+    return Fitted(answer, count(student) + novelty)
 
 
 def _of_bridge(shop: Workshop) -> Fitted:
     """The Laplace bridge: a Dirichlet in closed form from the Gaussian over logits, without sampling or training."""
     posterior, domain = laplace.fit(shop), shop.domain
     held_out = posterior.logits(domain.held_out)
-    # Whether to norm is chosen by the likelihood of held-out labels.
-    likelihood = {
+    # Whether to norm is chosen by how well held-out labels are predicted.
+    surprise = {
         normed: metrics.negative_log_likelihood(laplace.bridge(*held_out, normed=normed).mean, domain.held_out_labels)
         for normed in (False, True)
     }
-    normed = likelihood[True] < likelihood[False]
+    normed = surprise[True] < surprise[False]
 
     def answer(x: Tensor) -> tuple[Tensor, Scores]:
-        q = laplace.bridge(*posterior.logits(x), normed=normed)
-        return q.mean, of_dirichlet(q)
+        moments = posterior.logits(x)
+        # Norming makes all precisions alike, so that C is that of the plain one.
+        plain, chosen = laplace.bridge(*moments, normed=False), laplace.bridge(*moments, normed=normed)
+        return chosen.mean, of_mean(chosen.log_mean) | {"negative_log_precision": -plain.log_precision}
 
     return Fitted(answer, posterior.num_parameters)
 
@@ -179,16 +182,16 @@ def count(module: nn.Module) -> int:
 
 
 RIVALS = [
-    Rival("one network, P", _deterministic, "least_confidence", "least_confidence"),
-    Rival("one network, energy", _deterministic, "energy", "energy"),
-    Rival("temperature scaling, E", _tempered, "predictive_entropy", "predictive_entropy"),
-    Rival("deep ensemble of 5, MI", _ensemble, "least_confidence", "mutual_information"),
-    Rival("MC dropout, MI", _mc_dropout, "least_confidence", "mutual_information"),
-    Rival("Laplace, last layer, MI", _of_laplace, "least_confidence", "mutual_information"),
-    Rival("Laplace bridge, C", _of_bridge, "least_confidence", "negative_log_precision"),
-    Rival("DDU, density", partial(_of_features, deep.ddu), "least_confidence", "strangeness"),
-    Rival("SNGP", partial(_of_features, deep.sngp), "least_confidence", "strangeness"),
-    Rival("BDK of MC dropout, E", _bdk, "predictive_entropy", "predictive_entropy"),
-    Rival("OPU of MC dropout, N", partial(_student, teacher="mc_dropout"), "novelty", "novelty"),
-    Rival("OPU of the ensemble, N", partial(_student, teacher="ensemble"), "novelty", "novelty"),
+    Rival("one network (P)", _deterministic, "least_confidence", "least_confidence"),
+    Rival("one network (energy)", _deterministic, "least_confidence", "energy"),
+    Rival("temperature scaling (E)", _tempered, "least_confidence", "predictive_entropy"),
+    Rival("deep ensemble of 5 (MI)", _ensemble, "least_confidence", "mutual_information"),
+    Rival("MC dropout (MI)", _mc_dropout, "least_confidence", "mutual_information"),
+    Rival("Laplace in the last layer (MI)", _of_laplace, "least_confidence", "mutual_information"),
+    Rival("Laplace bridge (C)", _of_bridge, "least_confidence", "negative_log_precision"),
+    Rival("DDU (density)", partial(_of_features, deep.ddu), "least_confidence", "strangeness"),
+    Rival("SNGP (evidence)", partial(_of_features, deep.sngp), "least_confidence", "strangeness"),
+    Rival("BDK of MC dropout (E)", _bdk, "least_confidence", "predictive_entropy"),
+    Rival("OPU of MC dropout (N)", partial(_student, teacher="mc_dropout"), "novelty", "novelty"),
+    Rival("OPU of the ensemble (N)", partial(_student, teacher="ensemble"), "novelty", "novelty"),
 ]

@@ -2,7 +2,7 @@
 
 import json
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ from opu.data import images
 from opu.environment import environment
 from opu.evaluate import Answers, assess, trivial_detection
 from opu.experiments.domains import Domain, mnist
-from opu.experiments.models import Models, slug
+from opu.experiments.models import Models, Scale, slug
+from opu.experiments.presets import PRESETS
 from opu.experiments.reproduce import FULL, QUICK, QUICK_SIZES, chosen_device
+from opu.experiments.rivals import laplace
 from opu.experiments.rivals.methods import RIVALS, Fitted, Rival
 from opu.experiments.rivals.workshop import Workshop
 from opu.experiments.rows import ROBUST
@@ -47,6 +49,8 @@ def run_rivals(
     """
     console = console or Console()
     chosen, where = _select(rows), chosen_device(device)
+    if any("Laplace" in rival.name for rival in chosen):
+        laplace.required()  # before the work
     make_folder(out, resume=True)
     domain = mnist()
     domain = replace(domain, foreign={**domain.foreign, "photographs": images.photographs(10_000, seed=0)})
@@ -62,17 +66,17 @@ def _one_seed(
     name = f"rivals-{scale.name}-seed{seed}"
     folder = out / name
     make_folder(folder, resume=True)
-    _refuse_another_recipe(folder)
+    _refuse_other_settings(folder, scale)
     shop = Workshop(Models(domain, scale, seed, folder, device, progress=console.is_terminal))
     for number, rival in enumerate(rivals, 1):
-        path = folder / f"{slug(rival.name).replace(',', '')}.json"
+        path = folder / f"{slug(rival.name)}.json"
         if path.exists():
             continue
         began = time.perf_counter()
         result = _judge(rival, shop)
         write_json(path, {**result, "name": rival.name, "errors": rival.errors, "strangers": rival.strangers})
         console.print(f"seed {seed}, {number} of {len(rivals)}: {rival.name} ({time.perf_counter() - began:.0f} s)")
-    paths = [folder / f"{slug(rival.name).replace(',', '')}.json" for rival in RIVALS]
+    paths = [folder / f"{slug(rival.name)}.json" for rival in RIVALS]
     record = {
         "seed": seed,
         "domain": domain.name,
@@ -88,9 +92,9 @@ def _one_seed(
 
 def _judge(rival: Rival, shop: Workshop) -> dict[str, Any]:
     fitted, domain = rival.fit(shop), shop.domain
-    inside, *outside = (_answers(fitted, rival, x) for x in (domain.test, *domain.foreign.values()))
+    inside, *outside = (_answers(fitted, x) for x in (domain.test, *domain.foreign.values()))
     result = assess(inside, domain.test_labels, dict(zip(domain.foreign, outside, strict=True)))
-    seconds = median_seconds(lambda: _answers(fitted, rival, domain.test), 3)
+    seconds = median_seconds(lambda: _answers(fitted, domain.test), 3)
     rounded: dict[str, Any] = _rounded(
         {**result, "test_seconds": float(f"{seconds:.3g}"), "num_parameters": fitted.num_parameters}
     )
@@ -98,12 +102,12 @@ def _judge(rival: Rival, shop: Workshop) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def _answers(fitted: Fitted, rival: Rival, x: Tensor) -> Answers:
+def _answers(fitted: Fitted, x: Tensor) -> Answers:
     torch.manual_seed(0)  # of those that draw samples, so that a run that goes on sees the same
     parts = [fitted.answer(part) for part in x.split(ROWS_AT_ONCE)]
     probabilities = torch.cat([p for p, _ in parts]).cpu()
-    names = {rival.errors, rival.strangers}
-    scores = {name: torch.cat([s[name] for _, s in parts]).double().cpu().numpy() for name in sorted(names)}
+    # All of them, though the table shows those that were fixed.
+    scores = {name: torch.cat([s[name] for _, s in parts]).double().cpu().numpy() for name in parts[0][1]}
     return Answers(probabilities, scores)
 
 
@@ -115,11 +119,12 @@ def _select(wanted: list[str] | None) -> list[Rival]:
     return [r for r in RIVALS if not wanted or any(text.lower() in r.name.lower() for text in wanted)]
 
 
-def _refuse_another_recipe(folder: Path) -> None:
-    path = folder / "recipe.json"
-    if path.exists() and json.loads(path.read_text()) != ROBUST:
-        raise ValueError(f"{folder} holds rivals of another recipe; choose another --out, or delete that folder.")
-    write_json(path, ROBUST)
+def _refuse_other_settings(folder: Path, scale: Scale) -> None:
+    settings = json.loads(json.dumps({"recipe": ROBUST, "scale": asdict(scale), "preset": asdict(PRESETS["robust"])}))
+    path = folder / "settings.json"
+    if path.exists() and json.loads(path.read_text()) != settings:
+        raise ValueError(f"{folder} holds rivals of other settings; choose another --out, or delete that folder.")
+    write_json(path, settings)
 
 
 def _rounded(value: Any) -> Any:

@@ -1,5 +1,6 @@
 """The rivals' table: what each costs, and how well it finds errors and strangers by the score that was fixed for it."""
 
+import math
 from typing import Any
 
 from rich.console import Console
@@ -29,7 +30,7 @@ def rivals_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
     lines = []
     for same, columns, mean in zip(rows, values, means, strict=True):
         cells = [spread(list(column)) for column in zip(*columns, strict=True)]
-        tops = [max(each[place] for each in means) for place in range(len(mean))]
+        tops = [max(each[place] for each in means if not math.isnan(each[place])) for place in range(len(mean))]
         cells = [f"**{c}**" if round(m, 1) >= round(top, 1) else c for c, m, top in zip(cells, mean, tops, strict=True)]
         quality = [spread([row[key] for row in same]) for key in ("accuracy", "ece")]
         nll = sum(row["nll"] for row in same) / len(same)
@@ -45,9 +46,9 @@ def _names(records: list[Record]) -> list[str]:
 
 
 def _values(row: Record) -> list[float]:
-    """AUROC of errors and of each set of strangers; chance where there is nothing to find."""
+    """AUROC of errors and of each set of strangers; not a number where a score was none."""
     cells = [row["misclassification"][row["errors"]], *(row["ood"][name][row["strangers"]] for name in SETS)]
-    return [50.0 if cell is None else cell["auroc"] for cell in cells]
+    return [math.nan if cell is None else cell["auroc"] for cell in cells]
 
 
 def show(records: list[Record], console: Console | None = None) -> None:

@@ -76,10 +76,21 @@ class BoundedSpectralNorm(nn.Module):
 
 
 def with_bounded_layers(net: nn.Sequential, bound: float = 3.0) -> nn.Sequential:
-    """The network with every hidden layer's spectral norm bounded, so that distances survive on the way up."""
+    """The network with every hidden layer's spectral norm bounded from above.
+
+    In the papers residual connections keep distances from below as well; an MLP of this kind has none.
+    """
     *hidden, _ = (layer for layer in net.children() if isinstance(layer, nn.Linear))
     for layer in hidden:
         nn.utils.parametrize.register_parametrization(
             layer, "weight", BoundedSpectralNorm(layer.weight.detach(), bound)
         )
     return net
+
+
+def without_bounds(net: nn.Sequential) -> None:
+    """The weights as they are within their bounds, once training is over, so that answering does not find the norms anew."""
+    net.eval()
+    for layer in net.children():
+        if nn.utils.parametrize.is_parametrized(layer):
+            nn.utils.parametrize.remove_parametrizations(layer, "weight")

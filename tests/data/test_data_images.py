@@ -19,6 +19,7 @@ from opu.data import (
     mnist,
     noise,
     omniglot,
+    photographs,
     semeion,
     shifted,
 )
@@ -191,6 +192,22 @@ def test_semeion(tmp_path):
     torch.testing.assert_close(
         matched.images[1, 0, :7, 10], torch.tensor([-1, -1, -1, -1, 1, -0.4, -1]), atol=1e-6, rtol=0
     )
+
+
+def test_photographs():
+    made = photographs(60, seed=3)
+    assert made.shape == (60, 1, 28, 28)
+    assert made.dtype == torch.float32
+    assert made.min() >= -1
+    assert made.max() <= 1
+    assert torch.equal(made, photographs(60, seed=3))
+    assert not torch.equal(made, photographs(60, seed=4))
+    # Neighbouring pixels of a photograph are alike, those of noise are not.
+    assert float((made[..., 1:] - made[..., :-1]).abs().mean()) < 0.3 * float(
+        noise(60, seed=0).diff(dim=-1).abs().mean()
+    )
+    with pytest.raises(ValueError, match="count must be at least 1; got 0"):
+        photographs(0, seed=0)
 
 
 def test_noise():

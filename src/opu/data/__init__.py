@@ -14,6 +14,7 @@ from opu.data.images import (
     mnist,
     noise,
     omniglot,
+    photographs,
     semeion,
     shifted,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "mnist",
     "noise",
     "omniglot",
+    "photographs",
     "pima",
     "places",
     "semeion",

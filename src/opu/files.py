@@ -38,6 +38,20 @@ def write_json(path: Path, value: Any) -> None:
     write_atomically(path, (json.dumps(value, indent=2) + "\n").encode())
 
 
+def rounded(value: Any) -> Any:
+    """Nested dicts with every float cut to five digits, which is more than a result means."""
+    if isinstance(value, float):
+        return float(f"{value:.5g}")
+    if isinstance(value, dict):
+        return {key: rounded(each) for key, each in value.items()}
+    return value
+
+
+def plain(value: Any) -> Any:
+    """A value as it comes back from a json file."""
+    return json.loads(json.dumps(value))
+
+
 def write_state(path: Path, state: Mapping[str, Any]) -> None:
     """Write nested dicts and lists with tensors in them as one safetensors file, atomically."""
     tensors: dict[str, Tensor] = {}

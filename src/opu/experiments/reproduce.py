@@ -22,7 +22,7 @@ from opu.experiments.domains import DOMAINS, Domain
 from opu.experiments.models import Models, Scale, slug
 from opu.experiments.presets import PRESETS
 from opu.experiments.rows import TABLES, Row, select
-from opu.files import write_json
+from opu.files import plain, write_json
 from opu.fit import maximum_likelihood, minimum_mmd
 from opu.fit_transport import minimum_sinkhorn
 from opu.run_folder import make_folder
@@ -136,7 +136,7 @@ def _one_seed(
     record = {
         "table": table,
         "domain": domain.name,
-        "scale": _plain(asdict(scale)),
+        "scale": plain(asdict(scale)),
         "seed": seed,
         "rows": _results(table, folder),
         "trivial": _rounded(trivial_detection(domain.test, domain.foreign, domain.held_out)),
@@ -154,7 +154,7 @@ def _results(table: str, folder: Path) -> dict[str, Any]:
 
 def _refuse_other_settings(folder: Path, domain: Domain, scale: Scale) -> None:
     """Rows and teachers that were made with other settings must not be mixed with new ones."""
-    settings = _plain(
+    settings = plain(
         {
             "scale": asdict(scale),
             "presets": {name: asdict(preset) for name, preset in PRESETS.items()},
@@ -257,7 +257,3 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: each if key == "preset" else _rounded(each) for key, each in value.items()}
     return value
-
-
-def _plain(value: Any) -> Any:
-    return json.loads(json.dumps(value))

@@ -28,7 +28,7 @@ _OF_PAPER = {
 _OTHERS = ("predictive_entropy", "least_confidence", "differential_entropy")
 # The second table fixes the score in advance.
 _TEACHER = ("predictive_entropy", "least_confidence", "mutual_information")
-_NAMES = {
+NAMES = {
     "misclassification": "errors",
     "omniglot": "Omniglot",
     "semeion": "SEMEION",
@@ -73,7 +73,7 @@ def beside_the_paper(records: list[Record], times: Record) -> tuple[list[str], l
     in_paper = {row.name: row.in_paper for row in TABLES[table]}
     tasks = ["misclassification", *[name for name in ("omniglot", "semeion") if name in next(_rows(records))["ood"]]]
     header = ["", "accuracy"]
-    header += [f"{_NAMES[task]} {metric}" for task in tasks for metric in ("AUROC", "AUPR")]
+    header += [f"{NAMES[task]} {metric}" for task in tasks for metric in ("AUROC", "AUPR")]
     lines = []
     for name, rows in _by_row(records):
         theirs = numbers.get(in_paper.get(name) or "")
@@ -99,7 +99,7 @@ def detection(records: list[Record]) -> tuple[list[str], list[list[str]]]:
             cells = [_best(rows, task, "auroc", measures, letter=len(measures) > 1) for task in sets]
             lines.append([f"{name}: {label}", *cells])
     trivial = [spread([max(record["trivial"][task].values()) for record in records]) for task in sets[1:]]
-    return ["", *[_NAMES[task] for task in sets]], [*lines, ["best trivial detector", "", *trivial]]
+    return ["", *[NAMES[task] for task in sets]], [*lines, ["best trivial detector", "", *trivial]]
 
 
 def _fixed(row: Record) -> list[tuple[str, tuple[str, ...]]]:

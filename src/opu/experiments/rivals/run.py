@@ -21,7 +21,7 @@ from opu.experiments.rivals import laplace
 from opu.experiments.rivals.methods import RIVALS, Fitted, Rival
 from opu.experiments.rivals.workshop import Workshop
 from opu.experiments.rows import ROBUST
-from opu.files import write_json
+from opu.files import plain, rounded, write_json
 from opu.run_folder import make_folder
 from opu.timing import median_seconds
 
@@ -83,7 +83,7 @@ def _one_seed(
         "scale": scale.name,
         "recipe": ROBUST,
         "rows": [json.loads(path.read_text()) for path in paths if path.exists()],
-        "trivial": _rounded(trivial_detection(domain.test, domain.foreign, domain.held_out)),
+        "trivial": rounded(trivial_detection(domain.test, domain.foreign, domain.held_out)),
         "environment": environment(),
     }
     write_json(out / f"{name}.json", record)
@@ -95,10 +95,9 @@ def _judge(rival: Rival, shop: Workshop) -> dict[str, Any]:
     inside, *outside = (_answers(fitted, x) for x in (domain.test, *domain.foreign.values()))
     result = assess(inside, domain.test_labels, dict(zip(domain.foreign, outside, strict=True)))
     seconds = median_seconds(lambda: _answers(fitted, domain.test), 3)
-    rounded: dict[str, Any] = _rounded(
-        {**result, "test_seconds": float(f"{seconds:.3g}"), "num_parameters": fitted.num_parameters}
-    )
-    return rounded
+    costs = {"test_seconds": float(f"{seconds:.3g}"), "num_parameters": fitted.num_parameters}
+    answer: dict[str, Any] = rounded({**result, **costs})
+    return answer
 
 
 @torch.no_grad()
@@ -120,16 +119,8 @@ def _select(wanted: list[str] | None) -> list[Rival]:
 
 
 def _refuse_other_settings(folder: Path, scale: Scale) -> None:
-    settings = json.loads(json.dumps({"recipe": ROBUST, "scale": asdict(scale), "preset": asdict(PRESETS["robust"])}))
+    settings = plain({"recipe": ROBUST, "scale": asdict(scale), "preset": asdict(PRESETS["robust"])})
     path = folder / "settings.json"
     if path.exists() and json.loads(path.read_text()) != settings:
         raise ValueError(f"{folder} holds rivals of other settings; choose another --out, or delete that folder.")
     write_json(path, settings)
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return float(f"{value:.5g}")
-    if isinstance(value, dict):
-        return {key: _rounded(each) for key, each in value.items()}
-    return value

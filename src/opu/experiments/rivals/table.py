@@ -6,19 +6,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from opu.experiments.table import spread
+from opu.experiments.table import NAMES, spread
 
 Record = dict[str, Any]
-SETS = {
-    "omniglot": "Omniglot",
-    "omniglot_matched": "Omniglot matched",
-    "semeion": "SEMEION",
-    "semeion_matched": "SEMEION matched",
-    "letters": "letters",
-    "noise": "noise",
-    "photographs": "photographs",
-    "shifted": "shifted",
-}
+SETS = {name: words for name, words in NAMES.items() if name != "misclassification"} | {"photographs": "photographs"}
 
 
 def rivals_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:

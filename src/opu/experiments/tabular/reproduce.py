@@ -22,7 +22,7 @@ from opu.experiments.reproduce import chosen_device
 from opu.experiments.tabular import models
 from opu.experiments.tabular.setups import SETUPS, Prepared, Setup, prepare
 from opu.experiments.tabular.students import recipes
-from opu.files import write_json
+from opu.files import plain, rounded, write_json
 from opu.run_folder import make_folder
 
 TEACHER = {"blr": "PG", "gp": "SGPMC"}
@@ -111,7 +111,7 @@ def _one(table: str, setup: Setup, seed: int, folder: Path, where: torch.device)
         "warnings": sorted({str(each.message) for each in noticed if each.category is UserWarning}),
         "environment": environment(),
     }
-    write_json(_path(folder, setup, seed), _rounded(result))
+    write_json(_path(folder, setup, seed), rounded(result))
     return time.perf_counter() - began
 
 
@@ -136,13 +136,9 @@ def _there(folder: Path, table: str, setup: Setup, seed: int) -> bool:
     old = json.loads(path.read_text())
     made = {name: row["recipe"] for name, row in old["rows"].items() if "recipe" in row}
     wanted = {f"OPU-{TEACHER[table]}{added}": asdict(recipe) for added, recipe in recipes(table, setup).items()}
-    if old["setup"] != _plain(asdict(setup)) or made != _plain(_rounded(wanted)):
+    if old["setup"] != plain(asdict(setup)) or made != plain(rounded(wanted)):
         raise ValueError(f"{path} was made with other settings; choose another --out, or delete that file.")
     return True
-
-
-def _plain(value: Any) -> Any:
-    return json.loads(json.dumps(value))
 
 
 def _path(folder: Path, setup: Setup, seed: int) -> Path:
@@ -155,11 +151,3 @@ def _record(table: str, folder: Path, seed: int, out: Path) -> dict[str, Any]:
     record = {"table": table, "seed": seed, "parts": parts}
     write_json(out / f"{table}-seed{seed}.json", record)
     return record
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return float(f"{value:.5g}")
-    if isinstance(value, dict):
-        return {key: _rounded(each) for key, each in value.items()}
-    return value

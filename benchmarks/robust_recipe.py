@@ -11,7 +11,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,6 @@ from opu.dirichlet import Dirichlet
 from opu.environment import environment
 from opu.evaluate import TEACHER_MEASURES
 from opu.experiments import domains
-from opu.experiments.domains import Domain
 from opu.experiments.models import Models, Scale
 from opu.experiments.reproduce import FULL, QUICK, QUICK_SIZES
 from opu.files import write_json
@@ -75,7 +74,8 @@ def bench(setting: str, seed: int, folder: Path, device: str, small: bool) -> Be
         domain, scale = domain.small(*QUICK_SIZES[table]), QUICK[table]
     left_out = torch.empty(0)
     if setting == "held_out_classes":
-        domain, left_out = without_classes(domain)
+        left_out = domain.held_out[torch.isin(domain.held_out_labels, torch.tensor(HELD_OUT_DIGITS))]
+        domain = domain.without(HELD_OUT_DIGITS)
     half = len(domain.held_out) // 2
     fresh = domain.held_out[half:]
     foreign = strangers(fresh, digits=setting != "emnist", seed=seed)
@@ -88,25 +88,6 @@ def bench(setting: str, seed: int, folder: Path, device: str, small: bool) -> Be
     models = Models(domain, scale, seed, own, where, progress=False)
     foreign = {name: x.to(where) for name, x in foreign.items()}
     return Bench(models, domain.held_out[:half], domain.held_out[half:], domain.held_out_labels[half:].cpu(), foreign)
-
-
-def without_classes(domain: Domain) -> tuple[Domain, Tensor]:
-    """The domain without some digits, the others numbered anew; and those digits, of the held-out part."""
-    kept = [k for k in range(domain.num_classes) if k not in HELD_OUT_DIGITS]
-    number = torch.full((domain.num_classes,), -1)
-    number[kept] = torch.arange(len(kept))
-    train, held = number[domain.labels], number[domain.held_out_labels]
-    return (
-        replace(
-            domain,
-            num_classes=len(kept),
-            x=domain.x[train >= 0],
-            labels=train[train >= 0],
-            held_out=domain.held_out[held >= 0],
-            held_out_labels=held[held >= 0],
-        ),
-        domain.held_out[held < 0],
-    )
 
 
 def answers_of_teacher(setting: str, seed: int, folder: Path, device: str, small: bool) -> dict[str, Any]:

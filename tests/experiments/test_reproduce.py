@@ -17,7 +17,7 @@ from rich.console import Console
 from opu.cli import main
 from opu.diagnosis import Diverged
 from opu.experiments import reproduce as module
-from opu.experiments.domains import Domain
+from opu.experiments.domains import Domain, held_out_classes
 from opu.experiments.models import Models, Scale
 from opu.experiments.presets import PRESETS
 from opu.experiments.reproduce import reproduce
@@ -75,6 +75,44 @@ def test_every_row_of_table_1_can_be_run(tmp_path):
     novelty = {name for name, row in record["rows"].items() if "novelty" in row["ood"]["noise"]}
     assert novelty == {name for name in record["rows"] if name.startswith(("OPU", "BDK-DIR"))}
     assert times["seconds"].keys() == {"mc_dropout", "sgld", "opu", "bdk", "dpn_vgg"}
+
+
+@pytest.mark.usefixtures("_tiny")
+def test_held_out_classes_are_strangers_and_turn_with_the_seed(tmp_path):
+    rows = ["MCDP-KL", "BDK-MCDP", "DPN (MLP)"]
+    records, _ = reproduce("mnist-held-out", tmp_path, seeds=[1, 4], rows=rows, quick=True)
+    assert [record["domain"] for record in records] == ["mnist-without-1-mod-5", "mnist-without-4-mod-5"]
+    for record in records:
+        assert list(record["rows"]) == ["MCDP-KL", "BDK-MCDP (broadened)", "DPN (MLP)"]
+        for row in record["rows"].values():
+            # Two of ten classes of twenty test inputs each.
+            assert row["ood"].keys() == {"held_out_classes"}
+            assert row["ood"]["held_out_classes"]["count"] == 40
+            assert row["ood"]["held_out_classes"]["base_rate"] == pytest.approx(20)
+            assert row["accuracy"] > 100 / 8
+
+
+def test_a_domain_without_classes_keeps_the_others_whole():
+    whole = tiny_domain()
+    without = whole.without((2, 7))
+    names = torch.tensor([0, 1, 3, 4, 5, 6, 8, 9])
+    assert without.num_classes == 8
+    for inputs, labels in (("x", "labels"), ("held_out", "held_out_labels"), ("test", "test_labels")):
+        kept = torch.isin(getattr(whole, labels), names)
+        assert torch.equal(getattr(without, inputs), getattr(whole, inputs)[kept])
+        assert torch.equal(names[getattr(without, labels)], getattr(whole, labels)[kept])
+    left_out = torch.isin(whole.test_labels, torch.tensor([2, 7]))
+    assert without.foreign.keys() == {"held_out_classes"}
+    assert torch.equal(without.foreign["held_out_classes"], whole.test[left_out])
+
+
+@pytest.mark.parametrize("num_classes", [10, 47])
+def test_five_seeds_leave_out_every_class_once(num_classes):
+    labels = torch.arange(num_classes)
+    rows = torch.zeros(num_classes, 1, 28, 28) + labels[:, None, None, None]
+    whole = Domain("any", num_classes, rows, labels, rows, labels, rows, labels, {})
+    left_out = torch.cat([held_out_classes(whole, seed).foreign["held_out_classes"][:, 0, 0, 0] for seed in range(5)])
+    assert torch.equal(left_out.sort().values, labels.float())
 
 
 @pytest.mark.usefixtures("_tiny")

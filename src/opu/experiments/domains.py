@@ -1,5 +1,6 @@
 """What the experiments run on: a domain with its strangers, whole or in small."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +18,8 @@ class Domain:
     """Ordinary inputs in four parts, and strangers by name.
 
     ``held_out`` is taken from the training half before any teacher sees it: it chooses epochs and calibrates novelty.
-    Labels of the held-out part are kept for choosing the settings of teachers and baselines.
+    Labels of the held-out part are kept for choosing the settings of teachers and baselines. ``network`` is the
+    architecture that the experiments use for such inputs, ``mlp`` or ``lenet``.
     """
 
     name: str
@@ -29,6 +31,7 @@ class Domain:
     test: Tensor
     test_labels: Tensor
     foreign: dict[str, Tensor]
+    network: str = "mlp"
 
     def to(self, device: torch.device) -> "Domain":
         """All of it on a device."""
@@ -48,6 +51,18 @@ class Domain:
             test_labels=self.test_labels[:num_test],
             foreign={name: x[:num_foreign] for name, x in self.foreign.items()},
         )
+
+    def without(self, classes: Collection[int]) -> "Domain":
+        """The domain of all other classes, numbered anew; test inputs of the missing ones are its only strangers."""
+        kept = [k for k in range(self.num_classes) if k not in classes]
+        number = torch.full((self.num_classes,), -1)
+        number[kept] = torch.arange(len(kept))
+        parts: dict[str, Tensor] = {}
+        for inputs, labels in (("x", "labels"), ("held_out", "held_out_labels"), ("test", "test_labels")):
+            anew = number[getattr(self, labels)]
+            parts |= {inputs: getattr(self, inputs)[anew >= 0], labels: anew[anew >= 0]}
+        foreign = {"held_out_classes": self.test[number[self.test_labels] < 0]}
+        return replace(self, **parts, num_classes=len(kept), foreign=foreign)  # type: ignore[arg-type]
 
 
 def mnist() -> Domain:
@@ -77,7 +92,13 @@ def emnist() -> Domain:
         "noise": images.noise(10_000, seed=0),
         "shifted": shifted,
     }
-    return _domain(test.name, 47, load("train"), test, foreign)
+    return replace(_domain(test.name, 47, load("train"), test, foreign), network="lenet")
+
+
+def held_out_classes(domain: Domain, seed: int) -> Domain:
+    """A domain without one class in five: which ones turns with the seed, so that five seeds leave out each class once."""
+    left_out = [k for k in range(domain.num_classes) if k % 5 == seed % 5]
+    return replace(domain.without(left_out), name=f"{domain.name}-without-{seed % 5}-mod-5")
 
 
 DOMAINS = {"mnist": mnist, "emnist": emnist}

@@ -74,7 +74,7 @@ class Models:
     def classifier(self, dropout: float = 0.0) -> nn.Sequential:
         """The experiment's network: an MLP for MNIST, a LeNet for EMNIST."""
         classes = self.domain.num_classes
-        if self.domain.name == "mnist":
+        if self.domain.network == "mlp":
             return classifiers.mlp(classes, self.scale.hidden, dropout).to(self.device)
         return classifiers.lenet(classes, dropout=dropout).to(self.device)
 
@@ -84,7 +84,7 @@ class Models:
 
     def student(self, link: str) -> Student:
         """A student of the classifier's shape, with two networks."""
-        if self.domain.name == "mnist":
+        if self.domain.network == "mlp":
             return opu.students.mlp(784, self.domain.num_classes, self.scale.hidden, link=link).to(self.device)
         return opu.students.lenet(self.domain.num_classes, link=link).to(self.device)
 

@@ -37,6 +37,7 @@ NAMES = {
     "letters": "EMNIST letters",
     "noise": "noise",
     "shifted": "shifted",
+    "held_out_classes": "held-out classes",
 }
 
 
@@ -51,11 +52,11 @@ def show(records: list[Record], times: Record, console: Console | None = None) -
     console = console or Console()
     # A narrow terminal may break lines, but no number is cut.
     wide = Console(file=console.file, width=max(console.width, 240))
-    titles = (
-        "Ours (the paper's in brackets): best of the measures that the paper chooses from",
-        "AUROC, the score fixed in advance",
-    )
-    for title, (header, lines) in zip(titles, (beside_the_paper(records, times), detection(records)), strict=True):
+    shown = {"AUROC, the score fixed in advance": detection(records)}
+    if records[0]["table"] in paper.TABLES:
+        beside = "Ours (the paper's in brackets): best of the measures that the paper chooses from"
+        shown = {beside: beside_the_paper(records, times), **shown}
+    for title, (header, lines) in shown.items():
         table = Table(title=title, box=SIMPLE, pad_edge=False)
         for name in header:
             table.add_column(name, no_wrap=True, justify="left" if not name else "right")
@@ -63,7 +64,8 @@ def show(records: list[Record], times: Record, console: Console | None = None) -
             table.add_row(*line)
         wide.print(table)
     seeds = f"{len(records)} seed{'' if len(records) == 1 else 's'}"
-    console.print(f"Domain {records[0]['domain']}, {records[0]['scale']['name']} scale, {seeds}.")
+    domains = ", ".join(dict.fromkeys(record["domain"] for record in records))
+    console.print(f"Domain {domains}, {records[0]['scale']['name']} scale, {seeds}.")
 
 
 def beside_the_paper(records: list[Record], times: Record) -> tuple[list[str], list[list[str]]]:

@@ -74,6 +74,8 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "mnist-beside-short": reproduced("mnist", "beside", SHORT),
     "mnist-detection": reproduced("mnist", "detection"),
     "mnist-detection-short": reproduced("mnist", "detection", SUMMARY),
+    "mnist-held-out": reproduced("mnist-held-out", "detection"),
+    "emnist-held-out": reproduced("emnist-held-out", "detection"),
     "emnist-beside": reproduced("emnist", "beside"),
     "emnist-detection": reproduced("emnist", "detection"),
 }

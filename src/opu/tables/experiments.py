@@ -32,13 +32,17 @@ def reproduced(table: str, part: str, only: tuple[str, ...] | None = None) -> Ca
 
         command = f"opu reproduce {table} --seeds 0,1,2 --out runs/reproduce, and copy the files it leaves there"
         records = read(results, f"{table}-full-seed*.json", command)
-        (times,) = read(results, f"{table}-full-times.json", command)
-        header, rows = beside_the_paper(records, times) if part == "beside" else detection(records)
+        if part == "beside":
+            (times,) = read(results, f"{table}-full-times.json", command)
+            header, rows = beside_the_paper(records, times)
+        else:
+            header, rows = detection(records)
         lines = as_markdown(header, [row for row in rows if only is None or row[0] in only])
         made = records[0]["environment"]
         seeds = ", ".join(str(record["seed"]) for record in records)
+        domains = ", ".join(f"`{name}`" for name in dict.fromkeys(record["domain"] for record in records))
         return (
-            f"{lines}\n\nDomain `{records[0]['domain']}`, seeds {seeds}; mean ± standard deviation over seeds; "
+            f"{lines}\n\nDomain {domains}, seeds {seeds}; mean ± standard deviation over seeds; "
             f"{made['gpu'] or made['cpu']}, torch {made['versions']['torch']}."
         )
 

@@ -9,7 +9,7 @@ import itertools
 import multiprocessing
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from functools import cache
@@ -103,13 +103,14 @@ def answers_of_teacher(setting: str, seed: int, folder: Path, device: str, small
 
 
 @cache
-def _bench_here(*of: Any) -> Bench:
+def bench_here(*of: Any) -> Bench:
     return bench(*of)
 
 
 def trial(name: str, of: tuple[str, int, Path, str, bool], teacher: dict[str, Any]) -> dict[str, Any]:
     """One student, and how it does beside its teacher."""
-    here, variation, seed = _bench_here(*of), (VARIATIONS | SECOND | THIRD)[name], of[1]
+    here, variation, seed = bench_here(*of), (VARIATIONS | SECOND | THIRD)[name], of[1]
+    _ = here.teacher  # first, since it seeds for itself
     torch.manual_seed(1000 + seed)
     student = distilled(here, variation, small=of[-1])
     with torch.no_grad():
@@ -237,14 +238,16 @@ def main() -> None:
             if of[0] != "emnist" or name in FOR_EMNIST
         ]
         trials: list[dict[str, Any]] = []
-        for result in _in_order(pool, options.jobs, benches, wanted):
+        for result in in_order(pool, options.jobs, benches, wanted, trial):
             trials.append(result)
             print({key: result[key] for key in ("variation", "setting", "accuracy", "errors")}, flush=True)
             trials.sort(key=lambda t: (options.variations.index(t["variation"]), t["setting"], t["seed"]))
             write_json(options.out, {"trials": trials, "environment": environment()})
 
 
-def _in_order(pool: ProcessPoolExecutor, jobs: int, benches: list[Any], wanted: list[Any]) -> Iterator[dict[str, Any]]:
+def in_order(
+    pool: ProcessPoolExecutor, jobs: int, benches: list[Any], wanted: list[Any], trial: Callable[..., dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
     """Every trial when it is done. Each starts as soon as its teacher is there, the first that are wanted first."""
     running: dict[Future[Any], Any] = {pool.submit(answers_of_teacher, *of): of for of in benches}
     teachers: dict[Any, dict[str, Any]] = {}

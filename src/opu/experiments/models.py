@@ -140,13 +140,13 @@ class Models:
         return student
 
     def _bdk(self, row: Row) -> nn.Module:
-        student = CategoricalStudent(self._started(row))
+        student = CategoricalStudent(self.started(row.teacher))
         self._distil(row, student, self.scale.preset(row.preset), CrossEntropy())
         return student
 
-    def _started(self, row: Row) -> nn.Module:
+    def started(self, name: str) -> nn.Module:
         """A single network that starts where the students' mean networks start: from the teacher's averaged weights."""
-        net, teacher = self.classifier(), self.teacher(row.teacher)
+        net, teacher = self.classifier(), self.teacher(name)
         assert isinstance(teacher, MCDropout | WeightSamples)
         # Dropout has no weights, so tensors agree in order though not in name.
         weights = zip(net.state_dict(), teacher.average_weights().values(), strict=True)
@@ -154,11 +154,14 @@ class Models:
         return net
 
     def _bdk_online(self, row: Row) -> nn.Module:
+        return self.online_student(self.scale.preset("robust"))
+
+    def online_student(self, preset: Preset, noise: float = 0.03) -> CategoricalStudent:
         """Student and chain walk together, one fresh sample a step, inputs with a little noise.
 
         The chain goes as far as the one whose samples are kept, so that both meet the same posterior.
         """
-        settings, preset = self.scale.langevin, self.scale.preset("robust")
+        settings = self.scale.langevin
         steps = preset.epochs * (len(self.domain.x) // preset.batch_size)
         settings = replace(settings, thinning=max(1, settings.thinning * settings.num_samples // steps))
         chain = Chain(self.classifier(), self.domain.x, self.domain.labels, settings)
@@ -171,7 +174,7 @@ class Models:
             self.domain.x,
             objective=CrossEntropy(),
             num_particles=1,
-            broaden=_a_little_noise,
+            broaden=_Noise(noise),
             broadened_fraction=1.0,
             epochs=preset.epochs,
             batch_size=preset.batch_size,
@@ -182,7 +185,7 @@ class Models:
         return student
 
     def _bdk_dir(self, row: Row) -> nn.Module:
-        student = ConcentrationStudent(self._started(row))
+        student = ConcentrationStudent(self.started(row.teacher))
         # With one network there is nothing to update in turn.
         preset = replace(self.scale.preset(row.preset), updates="joint")
         self._distil(row, student, preset, objective(row.preset, row.divergence, row.teacher))
@@ -221,8 +224,12 @@ def slug(name: str) -> str:
     return name.lower().replace(" ", "-").replace("(", "").replace(")", "")
 
 
-def _a_little_noise(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    return x + 0.03 * torch.randn(x.shape, generator=generator, device=x.device)
+@dataclass(frozen=True)
+class _Noise:
+    scale: float
+
+    def __call__(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return x + self.scale * torch.randn(x.shape, generator=generator, device=x.device)
 
 
 def _read(path: Path) -> dict[str, Any]:

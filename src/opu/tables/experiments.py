@@ -80,10 +80,12 @@ def one_seed_seconds(results: Path) -> str:
     """How long one seed of a table takes, alone on a machine."""
     from opu.experiments.rows import MNIST
 
-    (run,) = read(results, "mnist-one-seed.json", "python -m benchmarks.one_seed --device cuda")
-    longest = sorted(run["rows"], key=lambda name: -run["rows"][name])[:3]
+    runs = read(results, "mnist-one-seed*.json", "python -m benchmarks.one_seed --device cuda")
+    rows = {name: seconds for run in runs for name, seconds in run["rows"].items()}
+    longest = sorted(rows, key=lambda name: -rows[name])[:3]
+    parts = ", ".join(f"{len(run['rows'])} rows in {run['seconds']:.0f} s" for run in runs)
     return (
-        f"One seed of {len(run['rows'])} of the {len(MNIST)} MNIST rows, alone on one {run['environment']['gpu']}: "
-        f"{run['seconds']:.0f} s. "
-        "The longest: " + ", ".join(f"{name} ({run['rows'][name]:.0f} s)" for name in longest) + "."
+        f"One seed of {len(rows)} of the {len(MNIST)} MNIST rows, alone on one {runs[0]['environment']['gpu']}: "
+        f"{sum(run['seconds'] for run in runs):.0f} s{f' ({parts})' if len(runs) > 1 else ''}. "
+        "The longest: " + ", ".join(f"{name} ({rows[name]:.0f} s)" for name in longest) + "."
     )

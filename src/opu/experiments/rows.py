@@ -54,7 +54,7 @@ MNIST = [
     *_students("SGLD", ("kl", "emd", "mmd")),
     Row("BDK-SGLD (online)", "bdk_online", "sgld"),
     Row("BDK-SGLD (broadened)", "bdk", "sgld", preset="robust"),
-    Row("BDK-MCDP (broadened)", "bdk", "mc_dropout", preset="robust"),
+    Row("BDK-MCDP (broadened)", "bdk", "mc_dropout", preset="bdk-mcdp"),
     Row("BDK-DIR-SGLD (plain)", "bdk_dir", "sgld", "kl", "paper"),
     Row("BDK-DIR-SGLD (broadened)", "bdk_dir", "sgld", "kl", "robust"),
     Row("DPN (VGG)", "dpn_vgg"),

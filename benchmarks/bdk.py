@@ -7,6 +7,7 @@ python -m benchmarks.bdk [--device cuda] [--jobs 12] [--seeds 10 11] [--small] [
 """
 
 import argparse
+import json
 import multiprocessing
 import statistics
 import tempfile
@@ -152,14 +153,22 @@ def main() -> None:
     names = sorted(TRIALS, key=lambda name: (TRIALS[name].kind != "bdk_online", -TRIALS[name].epochs))
     names = [name for name in names if not options.rows or name[0] in options.rows]
     context = multiprocessing.get_context("spawn")
-    trials: list[dict[str, Any]] = []
+    # A run that was stopped goes on where it was.
+    trials: list[dict[str, Any]] = json.loads(options.out.read_text())["trials"] if options.out.exists() else []
+    done = {(t["row"], t["change"], t["seed"]) for t in trials}
     with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(options.jobs, context) as pool:
         benches = [
             (setting, seed, Path(folder), options.device, options.small)
             for setting in dict.fromkeys(TRIALS[name].teacher for name in names)
             for seed in options.seeds
+            if any((*name, seed) not in done for name in names if TRIALS[name].teacher == setting)
         ]
-        wanted = [(name, of) for name in names for of in benches if of[0] == TRIALS[name].teacher]
+        wanted = [
+            (name, of)
+            for name in names
+            for of in benches
+            if of[0] == TRIALS[name].teacher and (*name, of[1]) not in done
+        ]
         for result in in_order(pool, options.jobs, benches, wanted, trial):
             trials.append(result)
             print({key: result[key] for key in ("row", "change", "accuracy", "errors")}, flush=True)

@@ -41,6 +41,7 @@ from opu.evaluate import TEACHER_MEASURES
 from opu.experiments import domains
 from opu.experiments.models import Models, Scale
 from opu.experiments.reproduce import FULL, QUICK, QUICK_SIZES
+from opu.fidelity.report import covered
 from opu.files import write_json
 from opu.inputs.transforms import one_of
 from opu.students import Student
@@ -116,6 +117,8 @@ def trial(name: str, of: tuple[str, int, Path, str, bool], teacher: dict[str, An
     with torch.no_grad():
         answers = {name: _dirichlet(student, x) for name, x in {"fresh": here.fresh, **here.strangers}.items()}
         ordinary = _dirichlet(student, here.calibration)
+        some = here.fresh[:500]
+        held = covered(_dirichlet(student, some), here.teacher(some, here.models.scale.num_particles))
     if name in KEPT:
         _keep(of, name, {"calibration": ordinary, **answers}, here, teacher)
     scores = {n: candidates(q, ordinary) for n, q in answers.items()}
@@ -128,6 +131,7 @@ def trial(name: str, of: tuple[str, int, Path, str, bool], teacher: dict[str, An
         "variation": name,
         "accuracy": [_percent(1 - wrong.float().mean()), _percent(1 - their_wrong.float().mean())],
         "total_variation": round(float((mean - theirs).abs().sum(-1).mean() / 2), 5),
+        "coverage": _percent(held.mean()),
         "honest": {str(rate): _percent((p_values < rate).mean()) for rate in (0.01, 0.05)},
         "log_precision": [
             round(float(g), 2) for g in answers["fresh"].log_precision.cpu().quantile(torch.tensor([0.1, 0.5, 0.9]))

@@ -91,7 +91,7 @@ def report(
         elsewhere = gaps(*_answers(student, teacher, seen, num_particles), kernel)
     ours, theirs = q.mean.double(), measures.mean(log_particles.double())
     information = {"teacher": measures.mutual_information(log_particles), "student": measures.mutual_information(q)}
-    covered = _covered(q, log_particles)
+    held = covered(q, log_particles)
     variation = (ours - theirs).abs().sum(-1) / 2
     dominant = _dominant(distances, elsewhere)
     summary: dict[str, Any] = {
@@ -104,7 +104,7 @@ def report(
         "total_variation": _mean(variation),
         "same_class": 100 * _mean((ours.argmax(-1) == theirs.argmax(-1)).double()),
         "spearman_of_mutual_information": _spearman(**information),
-        "coverage": {"level": LEVEL, "of_teacher": 100 * _mean(covered)},
+        "coverage": {"level": LEVEL, "of_teacher": 100 * _mean(held)},
         "dominant": dominant,
     }
     if elsewhere is not None:
@@ -112,7 +112,7 @@ def report(
     if labels is not None:
         who = {"teacher": theirs.cpu(), "student": ours.cpu()}
         summary["calibration"] = {name: calibration(p, labels.cpu()) for name, p in who.items()}
-    return Fidelity(distances, variation, information, covered, summary, _sentence(summary))
+    return Fidelity(distances, variation, information, held, summary, _sentence(summary))
 
 
 def calibration(probabilities: Float[Tensor, "B K"], labels: Tensor, num_bins: int = 10) -> dict[str, Any]:
@@ -145,7 +145,8 @@ def _answers(student: nn.Module, teacher: Teacher, inputs: Tensor, num_particles
     return q, torch.cat(clouds, 1)
 
 
-def _covered(q: Dirichlet, log_particles: Float[Tensor, "S B K"]) -> Float[Tensor, " B"]:
+def covered(q: Dirichlet, log_particles: Float[Tensor, "S B K"]) -> Float[Tensor, " B"]:
+    """Share of an input's particles within its credible intervals, averaged over classes."""
     # In float64: in float32 a particle at a corner and the end of its interval would both round to 1.
     low, high = (end.double().to(log_particles.device) for end in _double(q).marginals().interval(LEVEL))
     parts = zip(log_particles.split(64), strict=True)

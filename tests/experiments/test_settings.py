@@ -67,6 +67,7 @@ def test_each_preset_means_its_own_divergences():
         "paper-sgd": "exp",
         "authors": "softplus",
         "robust": "bounded",
+        "bdk-mcdp": "bounded",
     }
 
 
@@ -96,9 +97,20 @@ def test_gradient_descent_is_plain():
 
 
 @pytest.mark.parametrize("table", rows.TABLES)
-def test_every_row_of_the_paper_is_there_and_names_are_unique(table):
+def test_names_of_rows_are_unique(table):
     names = [row.name for row in rows.TABLES[table]]
     assert len(set(names)) == len(names)
+
+
+def test_rows_with_held_out_classes_are_some_of_the_whole_table_s():
+    assert len(rows.TABLES["mnist-held-out"]) == 12
+    assert len(rows.TABLES["emnist-held-out"]) == 5
+    for table in ("mnist", "emnist"):
+        assert set(rows.TABLES[f"{table}{rows.HELD_OUT}"]) < set(rows.TABLES[table])
+
+
+@pytest.mark.parametrize("table", paper.TABLES)
+def test_every_row_of_the_paper_is_there(table):
     assert paper.TABLES[table].keys() == {row.in_paper for row in rows.TABLES[table]} - {None}
 
 

@@ -24,7 +24,7 @@ class Row:
     @property
     def in_paper(self) -> str | None:
         """The name of the paper's row that this one stands beside; our own additions stand alone."""
-        ours = self.preset == "robust" or self.kind.startswith("dpn_mlp")
+        ours = self.name.endswith(("(robust)", "(broadened)")) or self.kind.startswith("dpn_mlp")
         return None if ours else self.name.split(" ")[0]
 
 

@@ -50,14 +50,14 @@ def reproduced(table: str, part: str, only: tuple[str, ...] | None = None) -> Ca
 
 
 def tabular(table: str, part: str) -> Callable[[Path], str]:
-    """A table of logistic regression or Gaussian processes: ``beside`` the paper's, ``detection``, ``gaps`` or ``speed``."""
+    """A table of logistic regression or Gaussian processes: ``beside`` the paper's numbers, ``detection``, and so on."""
 
     def render_it(results: Path) -> str:
         from opu.experiments.table import as_markdown
-        from opu.experiments.tabular.table import beside_the_paper, detection, gaps, mixing, speed
+        from opu.experiments.tabular.table import beside_the_paper, bound, detection, gaps, mixing, speed
 
         records = read(results, f"{table}-seed*.json", f"opu reproduce {table} --seeds 0,1,2 --out results")
-        parts = {"beside": beside_the_paper, "detection": detection, "gaps": gaps, "speed": speed}
+        parts = {"beside": beside_the_paper, "detection": detection, "gaps": gaps, "speed": speed, "bound": bound}
         if part == "mixing":
             return mixing(records)
         environments = [each["environment"] for record in records for each in record["parts"].values()]
@@ -69,7 +69,7 @@ def tabular(table: str, part: str) -> Callable[[Path], str]:
             data: sum(any(name.startswith(data) for name in record["parts"]) for record in records)
             for data in ("pima", "spambase")
         }
-        summary = "medians" if part == "speed" else "mean ± standard deviation"
+        summary = {"speed": "medians", "bound": "means"}.get(part, "mean ± standard deviation")
         counted = ", ".join(f"{data} {number} seeds" for data, number in seeds.items() if number)
         return f"{as_markdown(*parts[part](records))}\n\n{counted}; {summary}; {'; '.join(sorted(machines))}."
 
@@ -84,8 +84,9 @@ def one_seed_seconds(results: Path) -> str:
     rows = {name: seconds for run in runs for name, seconds in run["rows"].items()}
     longest = sorted(rows, key=lambda name: -rows[name])[:3]
     parts = ", ".join(f"{len(run['rows'])} rows in {run['seconds']:.0f} s" for run in runs)
+    how_many = "all" if len(rows) == len(MNIST) else f"{len(rows)} of the"
     return (
-        f"One seed of {len(rows)} of the {len(MNIST)} MNIST rows, alone on one {runs[0]['environment']['gpu']}: "
+        f"One seed of {how_many} {len(MNIST)} MNIST rows, alone on one {runs[0]['environment']['gpu']}: "
         f"{sum(run['seconds'] for run in runs):.0f} s{f' ({parts})' if len(runs) > 1 else ''}. "
         "The longest: " + ", ".join(f"{name} ({rows[name]:.0f} s)" for name in longest) + "."
     )

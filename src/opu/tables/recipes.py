@@ -13,7 +13,17 @@ _ROBUST_SETTINGS = {
     "held_out_classes": "two digits left out",
     "emnist": "47 classes",
 }
-_NOT_SETS = ("setting", "seed", "variation", "accuracy", "total_variation", "honest", "log_precision", "errors")
+_NOT_SETS = (
+    "setting",
+    "seed",
+    "variation",
+    "accuracy",
+    "total_variation",
+    "honest",
+    "log_precision",
+    "errors",
+    "coverage",
+)
 
 
 def robust_table(number: int) -> Callable[[Path], str]:
@@ -45,7 +55,10 @@ def _robust_cell(trials: list[dict[str, Any]]) -> str:
     errors, plain = (statistics.mean(t["errors"][m] - t["errors"]["teacher"] for t in trials) for m in ("N", "P"))
     sets = [name for name in trials[0] if name not in _NOT_SETS]
     gaps = [statistics.mean(t[name]["N"] - t[name]["teacher"] for t in trials) for name in sets]
-    return f"{variation:.1f}; {errors:+.1f} ({plain:+.1f}); {statistics.mean(gaps):+.1f} ({min(gaps):+.1f})"
+    cell = f"{variation:.1f}; {errors:+.1f} ({plain:+.1f}); {statistics.mean(gaps):+.1f} ({min(gaps):+.1f})"
+    if "coverage" not in trials[0]:  # the first rounds did not look at intervals
+        return cell
+    return f"{cell}; {statistics.mean(t['coverage'] for t in trials):.0f} %"
 
 
 def fidelity_bench(results: Path) -> str:

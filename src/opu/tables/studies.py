@@ -108,6 +108,19 @@ def prior_network_table(results: Path) -> str:
     return "\n".join(rows)
 
 
+def bdk_table(results: Path) -> str:
+    """Settings of BDK and BDK-Dir, on held-out digits and on strangers that no table has."""
+    (study,) = read(results, "study-bdk.json", "python -m benchmarks.bdk --device cuda --jobs 11")
+    rows = ["| row | change | accuracy | errors, AUROC | strangers, AUROC |", "| --- |" + " --- |" * 4]
+    for row, change in sorted({(t["row"], t["change"]) for t in study["trials"]}):
+        same = [t for t in study["trials"] if (t["row"], t["change"]) == (row, change)]
+        found = [[statistics.mean(t["strangers"].values()) for t in same]]
+        cells = [statistics.mean(each) for each in ([[t[key] for t in same] for key in ("accuracy", "errors")] + found)]
+        chosen = "**" if study["chosen"][row] == change else ""
+        rows.append(f"| {row} | {chosen}{change}{chosen} | " + " | ".join(f"{cell:.2f}" for cell in cells) + " |")
+    return "\n".join(rows)
+
+
 def steady_kl_table(results: Path) -> str:
     """How far students of logistic regressions stay from the best Dirichlets, with and without a bound on gradients."""
     (study,) = read(results, "study-steady-kl.json", "python -m benchmarks.steady_kl")

@@ -181,6 +181,21 @@ def mixing(records: list[Record]) -> str:
     return "Least effective sample size and largest R-hat, over seeds: " + "; ".join(found) + "."
 
 
+def bound(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+    """How SVGP's bound for each row rose, as averages over windows of steps, and whether it stood still in the end."""
+    header = ["", "first window", "second", "fourth", "last but one", "last", "steps", "stood still"]
+    lines = []
+    for preset in ("paper", "sound"):
+        for data, parts in _parts(records, preset):
+            runs = [part["rows"]["SVGP"]["training"] for part in parts]
+            means = [statistics.mean(run["elbo"][place] for run in runs) for place in (0, 1, 3, -2, -1)]
+            steps = [run["steps"] for run in runs]
+            still = f"{sum(run['converged'] for run in runs)} of {len(runs)}"
+            cells = [f"{mean:.4f}" for mean in means]
+            lines.append([f"{data} ({preset})", *cells, f"{min(steps):,} to {max(steps):,}", still])
+    return header, lines
+
+
 def speed(records: list[Record]) -> tuple[list[str], list[list[str]]]:
     """How much faster the student is, with the teacher's sampling left out and with it charged to one test set."""
     header = ["", "teacher samples for", "teacher's test set", "student's test set", "ratio", "ratio, sampling charged"]

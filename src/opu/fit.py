@@ -31,7 +31,7 @@ def maximum_likelihood(log_particles: Float[Tensor, "S B K"], max_steps: int = 1
     statistics = particles.mean(0)
     # No concentration is smaller than the one that explains its class at the largest precision; from far below it
     # Newton's steps would only double, and where one class has nearly everything they would cancel.
-    alpha = torch.maximum(_moment_match(particles), 1 / (LARGEST_LOG_PRECISION - statistics))
+    alpha = torch.maximum(moment_match(particles).log_concentration().exp(), 1 / (LARGEST_LOG_PRECISION - statistics))
     likelihood = _log_likelihood(alpha, statistics)
     active = torch.ones_like(likelihood, dtype=torch.bool)
     for _ in range(max_steps):
@@ -86,15 +86,16 @@ def _within_bounds(alpha: Float[Tensor, "N K"]) -> Float[Tensor, "N K"]:
     return alpha * torch.exp(-too_sharp.clamp(min=0))
 
 
-def _moment_match(log_particles: Float[Tensor, "S B K"]) -> Float[Tensor, "B K"]:
-    """Concentrations with the particles' mean and the precision that their variance suggests."""
+def moment_match(log_particles: Float[Tensor, "S B K"]) -> Dirichlet:
+    """The Dirichlet with the particles' mean and the precision that their variance suggests: near the optimum in MMD."""
     particles = log_particles.double().exp()
     mean = particles.mean(0).clamp(min=1e-100)
     variance = particles.var(0, correction=0).sum(-1)
     room = (mean * (1 - mean)).sum(-1)
     spread = torch.where(variance > 1e-20 * room, variance, 1e-20 * room.clamp(min=1e-100))
     precision = (room.clamp(min=1e-100) / spread - 1).clamp(1e-2, 1e8)
-    return (mean / mean.sum(-1, keepdim=True) * precision.unsqueeze(-1)).clamp(min=1e-100)
+    alpha = (mean / mean.sum(-1, keepdim=True) * precision.unsqueeze(-1)).clamp(min=1e-100)
+    return Dirichlet.from_log_concentration(alpha.log())
 
 
 def minimum_mmd(

@@ -88,6 +88,7 @@ def trial(name: tuple[str, str], of: tuple[str, int, Path, str, bool], teacher: 
             "row": name[0],
             "change": name[1],
             "seed": of[1],
+            "commit": environment()["commit"],
             "settings": asdict(settings),
             "accuracy": 100 * float(1 - wrong.mean()),
             "nll": metrics.negative_log_likelihood(inside.probabilities, here.labels),

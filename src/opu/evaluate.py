@@ -162,7 +162,8 @@ def _joined(parts: list[Answers]) -> Answers:
 def assess(inside: Answers, labels: Tensor, outside: Mapping[str, Answers]) -> dict[str, Any]:
     """All metrics of one model: accuracy, calibration, and how well each score finds errors and strangers.
 
-    A score that is not a number for some input, such as the differential entropy of a runaway precision, gets None.
+    A score that is not a number for some input, such as the differential entropy of a runaway precision, gets None. One that
+    is dear may be there for the first strangers of a set alone.
     """
     p = inside.probabilities
     wrong = (p.argmax(-1) != labels.to(p.device)).cpu().numpy()
@@ -176,9 +177,9 @@ def assess(inside: Answers, labels: Tensor, outside: Mapping[str, Answers]) -> d
     result["misclassification"] |= {m: _detection(s, wrong) for m, s in inside.scores.items()}
     for name, answers in outside.items():
         count = len(answers.probabilities)
-        positive = np.repeat([False, True], [len(wrong), count])
-        result["ood"][name] = {"base_rate": 100 * float(positive.mean()), "count": count} | {
-            m: _detection(np.concatenate([inside.scores[m], s]), positive) for m, s in answers.scores.items()
+        result["ood"][name] = {"base_rate": 100 * count / (len(wrong) + count), "count": count} | {
+            m: _detection(np.concatenate([inside.scores[m], s]), np.repeat([False, True], [len(wrong), len(s)]))
+            for m, s in answers.scores.items()
         }
     return result
 

@@ -116,6 +116,33 @@ def test_five_seeds_leave_out_every_class_once(num_classes):
 
 
 @pytest.mark.usefixtures("_tiny")
+def test_of_our_own_sets_few_are_fitted_and_all_are_asked(tmp_path, monkeypatch):
+    def scores(out):
+        (record,), _ = reproduce("mnist", out, seeds=[0], rows=["MCDP-KL (clamped"], quick=True)
+        return record["rows"]["MCDP-KL (clamped)"]["ood"]
+
+    whole = scores(tmp_path / "whole")
+    monkeypatch.setattr(module, "MOST_POINTWISE", 7)
+    fewer = scores(tmp_path / "fewer")
+    assert fewer["omniglot"] == whole["omniglot"]  # the paper's sets are fitted whole
+    assert fewer["noise"]["count"] == whole["noise"]["count"] == 40
+    for measure in ("predictive_entropy", "least_confidence", "mutual_information"):
+        assert fewer["noise"][measure] == whole["noise"][measure]
+    assert fewer["noise"]["negative_log_precision"] != whole["noise"]["negative_log_precision"]
+
+
+@pytest.mark.usefixtures("_tiny")
+def test_a_row_whose_settings_changed_is_not_taken_for_done(tmp_path):
+    reproduce("mnist", tmp_path, seeds=[0], rows=["DPN (MLP)"], quick=True)
+    path = tmp_path / "mnist-quick-seed0" / "dpn-mlp.json"
+    kept = json.loads(path.read_text())
+    kept["row"]["kind"] = "dpn_mlp_errors"
+    path.write_text(json.dumps(kept))
+    with pytest.raises(ValueError, match="the same row of other settings"):
+        reproduce("mnist", tmp_path, seeds=[0], rows=["DPN (MLP)"], quick=True)
+
+
+@pytest.mark.usefixtures("_tiny")
 def test_what_is_done_is_not_done_again(tmp_path, monkeypatch):
     first = reproduce("mnist", tmp_path, seeds=[0], rows=["MCDP-KL (paper", "BDK-MCDP"], quick=True)[0]
     monkeypatch.setattr(Models, "make", lambda self, row: pytest.fail(f"{row.name} was made again"))
@@ -234,7 +261,10 @@ def test_a_run_that_was_killed_goes_on_where_it_was(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["reproduce", "cifar"], "what can be reproduced is mnist, emnist, blr, gp and figure; got 'cifar'"),
+        (
+            ["reproduce", "cifar"],
+            "what can be reproduced is mnist, emnist, mnist-held-out, emnist-held-out, blr, gp and figure; got 'cifar'",
+        ),
         (["reproduce", "mnist", "--seeds", "a,b"], "--seeds takes whole numbers"),
         (["reproduce", "mnist", "--seeds", "-1"], "seeds must be 0 or more"),
         (["reproduce", "mnist", "--rows", "nonsense"], "no row of mnist has 'nonsense' in its name"),

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 
 from opu.experiments.tabular import reproduce as module
-from opu.experiments.tabular.models import spaced
+from opu.experiments.tabular.models import spaced, training
 from opu.experiments.tabular.reproduce import reproduce_tabular
-from opu.experiments.tabular.table import beside_the_paper, detection, gaps, mixing, show, speed
+from opu.experiments.tabular.table import beside_the_paper, bound, detection, gaps, mixing, show, speed
 
 
 @pytest.mark.slow
@@ -161,6 +162,22 @@ def test_mixing_is_told_at_its_worst():
     assert mixing([record(0.0), other]) == (
         "Least effective sample size and largest R-hat, over seeds: pima (paper) 1,200 and 1.01; pima (sound) 7 and 1.50."
     )
+
+
+def test_the_bound_is_kept_by_windows_of_steps_and_told_over_seeds():
+    elbo = torch.cat([torch.linspace(-1.0, -0.8, 100), torch.full((100,), -0.5), torch.full((100,), -0.4)])
+    kept = training(elbo, True)
+    assert kept == {"elbo": [-0.9, -0.5, -0.4], "steps": 300, "converged": True}
+
+    def of(training):
+        part = {"rows": {"SVGP": {"training": training}}}
+        return {"table": "gp", "seed": 0, "parts": {"pima (sound)": part}}
+
+    longer = {"elbo": [-0.7, -0.5, -0.4, -0.2], "steps": 400, "converged": False}
+    _, (line,) = bound([of(kept | {"elbo": [-0.9, -0.5, -0.4, -0.4]}), of(longer)])
+    assert line == [
+        "pima (sound)", "-0.8000", "-0.5000", "-0.3000", "-0.4000", "-0.3000", "300 to 400", "1 of 2",
+    ]  # fmt: skip
 
 
 def test_speed_is_told_with_and_without_the_sampling():

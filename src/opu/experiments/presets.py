@@ -94,7 +94,7 @@ PRESETS = {
         link="bounded", epochs=40, num_particles=64, learning_rate=1e-3, schedule="cosine", broadened=True
     ),
 }
-# What ``benchmarks/bdk.py`` chose on held-out digits for BDK from MC dropout; for its other rows it chose ``robust``.
+# What ``benchmarks/bdk.py`` chose on held-out digits for BDK from MC dropout on MNIST.
 PRESETS["bdk-mcdp"] = replace(PRESETS["robust"], learning_rate=3e-3)
 
 

@@ -28,8 +28,8 @@ from opu.fit_transport import minimum_sinkhorn
 from opu.run_folder import make_folder
 from opu.teachers import LangevinSettings, Teacher
 
-# The best Dirichlet of each input costs most of all rows, so of our own sets no more than these are fitted. The paper's
-# sets are whole, since AUPR depends on their share.
+# The best Dirichlet of each input costs most of all rows, so of our own sets no more than these are fitted; what the teacher
+# says without a fit is asked of all. The paper's sets are whole, since AUPR depends on their share.
 MOST_POINTWISE = 2000
 WHOLE = ("test", "omniglot", "semeion")
 FULL = {"mnist": Scale(), "emnist": Scale(teacher_epochs=20, share_of_epochs=0.5)}
@@ -67,7 +67,8 @@ def reproduce(
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Run the rows of a table for some seeds; the results, which also lie in ``out`` as one file per seed.
 
-    The second answer is how long the test set takes, measured once and kept in a file of its own.
+    The second answer is how long the test set takes, measured once and kept in a file of its own; tables with held-out
+    classes leave that to the whole ones.
     """
     console = console or Console()
     chosen = select(table, rows)
@@ -87,6 +88,8 @@ def reproduce(
     for seed in dict.fromkeys(seeds):
         of_seed = domain if table == whole else held_out_classes(domain, seed)
         records.append(_one_seed(table, of_seed.to(where), scale, seed, chosen, out, where, console))
+    if table != whole:  # the same networks as the whole table's, where they are timed
+        return records, {}
     # Last, when nothing else runs.
     shown = [row["row"] for record in records for row in record["rows"].values()]
     wanted = {row[key] for row in shown for key in ("kind", "teacher")}
@@ -126,6 +129,7 @@ def _one_seed(
     for number, row in enumerate(rows, 1):
         path = folder / f"{slug(row.name)}.json"
         if path.exists():
+            _refuse_other_row(path, row)
             continue
         began = time.perf_counter()
         try:
@@ -170,6 +174,11 @@ def _refuse_other_settings(folder: Path, domain: Domain, scale: Scale) -> None:
     write_json(path, settings)
 
 
+def _refuse_other_row(path: Path, row: Row) -> None:
+    if json.loads(path.read_text())["row"] != asdict(row):
+        raise ValueError(f"{path} holds the same row of other settings; choose another --out, or delete that file.")
+
+
 def _agree(old: dict[str, Any], new: dict[str, Any]) -> bool:
     """A preset may be added; those that rows were made with may not change, nor the scale or the inputs."""
     presets = all(new["presets"].get(name) == preset for name, preset in old["presets"].items())
@@ -185,8 +194,7 @@ def _run_row(row: Row, models: Models) -> dict[str, Any]:
             teacher = models.scale.preset(row.preset).seen(teacher, row.divergence)
         torch.manual_seed(2000 + models.seed)
         fit = _fit(row.divergence, models.scale)
-        fewer = {name: x if name in WHOLE else x[:MOST_POINTWISE] for name, x in sets.items()}
-        answers = _pointwise(teacher, fewer, fit, models.scale.num_particles)
+        answers = _pointwise(teacher, sets, fit, models.scale.num_particles)
     else:
         student = models.make(row)
         answers = {name: student_answers(student, x) for name, x in sets.items()}
@@ -237,21 +245,27 @@ def _fit(divergence: str, scale: Scale) -> Fit:
 
 @torch.no_grad()
 def _pointwise(teacher: Teacher, sets: dict[str, Tensor], fit: Fit, num_particles: int) -> dict[str, Answers]:
-    """The teacher's own measures, and the entropy and precision of the best Dirichlet for each input."""
+    """The teacher's own measures, and the entropy and precision of the best Dirichlets of some inputs."""
     parts, scores = [], []
+    wanted = torch.cat([torch.arange(len(x)) < (len(x) if n in WHOLE else MOST_POINTWISE) for n, x in sets.items()])
     # All sets in one row: a GPU is hardly busier with ten thousand inputs than with one thousand.
     x = torch.cat(list(sets.values()))
-    for part in x.split(10_000 if x.is_cuda else 500):
+    size = 10_000 if x.is_cuda else 500
+    for part, fitted in zip(x.split(size), wanted.to(x.device).split(size), strict=True):
         log_particles = teacher(part, num_particles)
         own = (measures.predictive_entropy, measures.least_confidence, measures.mutual_information)
-        best = fit(log_particles)
-        values = [*(measure(log_particles) for measure in own), best.entropy(), -best.log_precision]
+        table = torch.full((len(_MEASURES["pointwise"]), len(part)), torch.nan, dtype=torch.float64, device=x.device)
+        table[:3] = torch.stack([measure(log_particles) for measure in own])
+        if bool(fitted.any()):
+            best = fit(log_particles[:, fitted])
+            table[3:, fitted] = torch.stack([best.entropy(), -best.log_precision]).double()
         parts.append(measures.mean(log_particles).cpu())
-        scores.append(torch.stack(values).double().cpu())
+        scores.append(table.cpu())
     sizes = [len(each) for each in sets.values()]
-    pieces = zip(sets, torch.cat(parts).split(sizes), torch.cat(scores, 1).split(sizes, 1), strict=True)
-    names = _MEASURES["pointwise"]
-    return {name: Answers(p, dict(zip(names, table.numpy(), strict=True))) for name, p, table in pieces}
+    pieces = zip(*(each.split(sizes, -1) for each in (torch.cat(scores, 1), wanted)), strict=True)
+    tables = [[*table[:3].numpy(), *table[3:, fitted].numpy()] for table, fitted in pieces]
+    answers = zip(sets, torch.cat(parts).split(sizes), tables, strict=True)
+    return {name: Answers(p, dict(zip(_MEASURES["pointwise"], table, strict=True))) for name, p, table in answers}
 
 
 def _rounded(value: Any) -> Any:

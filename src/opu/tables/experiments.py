@@ -82,6 +82,8 @@ def one_seed_seconds(results: Path) -> str:
 
     runs = read(results, "mnist-one-seed*.json", "python -m benchmarks.one_seed --device cuda")
     rows = {name: seconds for run in runs for name, seconds in run["rows"].items()}
+    if len(rows) != sum(len(run["rows"]) for run in runs):
+        raise ValueError("some rows stand in more than one of the mnist-one-seed*.json files; delete the old files.")
     longest = sorted(rows, key=lambda name: -rows[name])[:3]
     parts = ", ".join(f"{len(run['rows'])} rows in {run['seconds']:.0f} s" for run in runs)
     how_many = "all" if len(rows) == len(MNIST) else f"{len(rows)} of the"

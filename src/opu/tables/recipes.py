@@ -55,10 +55,11 @@ def _robust_cell(trials: list[dict[str, Any]]) -> str:
     errors, plain = (statistics.mean(t["errors"][m] - t["errors"]["teacher"] for t in trials) for m in ("N", "P"))
     sets = [name for name in trials[0] if name not in _NOT_SETS]
     gaps = [statistics.mean(t[name]["N"] - t[name]["teacher"] for t in trials) for name in sets]
+    lost = sum(t["log_precision"][0] == t["log_precision"][-1] for t in trials)
     cell = f"{variation:.1f}; {errors:+.1f} ({plain:+.1f}); {statistics.mean(gaps):+.1f} ({min(gaps):+.1f})"
-    if "coverage" not in trials[0]:  # the first rounds did not look at intervals
-        return cell
-    return f"{cell}; {statistics.mean(t['coverage'] for t in trials):.0f} %"
+    if "coverage" in trials[0]:  # the first rounds did not look at intervals
+        cell += f"; {statistics.mean(t['coverage'] for t in trials):.0f} %"
+    return f"{cell}, precision lost on {lost} of {len(trials)}" if lost else cell
 
 
 def fidelity_bench(results: Path) -> str:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from opu import measures
@@ -15,7 +15,7 @@ from opu.diagnosis import Diverged
 from opu.evaluate import TEACHER_MEASURES, Answers, assess, student_answers, teacher_answers
 from opu.experiments.tabular.setups import Prepared, Setup
 from opu.experiments.tabular.students import Recipe, distil, recipes
-from opu.teachers import SVGP, GibbsSettings, SGPMCSettings, SVGPSettings, Teacher, polya_gamma, sgpmc, svgp
+from opu.teachers import GibbsSettings, SGPMCSettings, SVGPSettings, Teacher, polya_gamma, sgpmc, svgp
 from opu.timing import median_seconds
 
 NUM_SAMPLES = 500
@@ -59,20 +59,21 @@ def run_gp(setup: Setup, data: Prepared) -> dict[str, Any]:
     rival, rival_seconds = _timed(lambda: svgp(data.x, data.labels))
     rows = {
         "SGPMC": _of_teacher(teacher, data) | {"fit_seconds": seconds},
-        "SVGP": _of_teacher(rival, data) | {"fit_seconds": rival_seconds, "training": _training(rival)},
+        "SVGP": _of_teacher(rival, data)
+        | {"fit_seconds": rival_seconds, "training": training(rival.elbo, rival.converged)},
     }
     for added, recipe in recipes("gp", setup).items():
         rows[f"OPU-SGPMC{added}"] = _of_student(recipe, teacher, data)
     return {"rows": rows, "mixing": asdict(teacher.mixing), "settings": asdict(settings)}
 
 
-def _training(rival: SVGP) -> dict[str, Any]:
+def training(elbo: Float[Tensor, " T"], converged: bool) -> dict[str, Any]:
     """How the bound for each row rose, and whether it had stood still when training ended.
 
     A step sees a batch, whose bound is noisy; training compares averages over windows of steps, and those are kept.
     """
-    windows = [float(part.mean()) for part in rival.elbo.split(SVGPSettings().window)]
-    return {"elbo": [round(bound, 5) for bound in windows], "steps": len(rival.elbo), "converged": rival.converged}
+    windows = [float(part.mean()) for part in elbo.split(SVGPSettings().window)]
+    return {"elbo": [round(bound, 5) for bound in windows], "steps": len(elbo), "converged": converged}
 
 
 def _of_teacher(teacher: Teacher, data: Prepared) -> dict[str, Any]:

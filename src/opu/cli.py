@@ -40,7 +40,7 @@ def demo(
 
 @app.command()
 def reproduce(
-    table: Annotated[str, typer.Argument(help="mnist, emnist, mnist-held-out, emnist-held-out, blr, gp, or figure.")],
+    table: Annotated[str, typer.Argument(help="mnist, emnist, either with -held-out or -robust, blr, gp, or figure.")],
     out: Annotated[Path, typer.Option(help="Folder for results, models and logs; a stopped run goes on there.")] = Path(
         "runs/reproduce"
     ),

@@ -21,6 +21,7 @@ from opu.experiments.domains import Domain, held_out_classes
 from opu.experiments.models import Models, Scale
 from opu.experiments.presets import PRESETS
 from opu.experiments.reproduce import reproduce
+from opu.experiments.table import show
 from opu.teachers import LangevinSettings
 
 TINY = Scale(
@@ -90,6 +91,22 @@ def test_held_out_classes_are_strangers_and_turn_with_the_seed(tmp_path):
             assert row["ood"]["held_out_classes"]["count"] == 40
             assert row["ood"]["held_out_classes"]["base_rate"] == pytest.approx(20)
             assert row["accuracy"] > 100 / 8
+
+
+@pytest.mark.usefixtures("_tiny")
+def test_our_recipe_meets_an_ensemble_and_photographs(tmp_path, monkeypatch):
+    console = Console(file=io.StringIO(), width=200)
+    rows = ["ENS", "MCDP-KL", "MCDP (robust)"]
+    records, times = reproduce("mnist-robust", tmp_path, seeds=[2], rows=rows, quick=True, console=console)
+    found = records[0]["rows"]
+    assert list(found) == ["MCDP-KL", "OPU-MCDP (robust)", "ENS-KL", "OPU-ENS (robust)"]
+    assert all(row["ood"]["photographs"]["count"] == 40 for row in found.values())
+    assert len(list((tmp_path / "mnist-robust-quick-seed2").glob("member-*.safetensors"))) == 5
+    monkeypatch.setattr(Models, "train", lambda *_: pytest.fail("a teacher was trained again"))
+    again, _ = reproduce("mnist-robust", tmp_path, seeds=[2], rows=rows, quick=True, console=console)
+    assert again[0]["rows"] == found
+    show(records, times, console)
+    assert "OPU-ENS (robust): N" in console.file.getvalue().split("less their teachers' best")[1]
 
 
 def test_a_domain_without_classes_keeps_the_others_whole():
@@ -263,7 +280,7 @@ def test_a_run_that_was_killed_goes_on_where_it_was(tmp_path):
     [
         (
             ["reproduce", "cifar"],
-            "what can be reproduced is mnist, emnist, mnist-held-out, emnist-held-out, blr, gp and figure; got 'cifar'",
+            "emnist-held-out, mnist-robust, emnist-robust, blr, gp and figure; got 'cifar'",
         ),
         (["reproduce", "mnist", "--seeds", "a,b"], "--seeds takes whole numbers"),
         (["reproduce", "mnist", "--seeds", "-1"], "seeds must be 0 or more"),

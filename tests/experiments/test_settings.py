@@ -109,6 +109,14 @@ def test_rows_with_held_out_classes_are_some_of_the_whole_table_s():
         assert set(rows.TABLES[f"{table}{rows.HELD_OUT}"]) < set(rows.TABLES[table])
 
 
+@pytest.mark.parametrize("table", ["mnist", "emnist"])
+def test_every_robust_student_stands_beside_its_teacher(table):
+    robust = rows.TABLES[f"{table}{rows.ROBUST_TABLE}"]
+    students = {row.teacher for row in robust if row.name.endswith("(robust)")}
+    assert students == {row.teacher for row in robust if row.kind == "pointwise"}
+    assert "ensemble" in students
+
+
 @pytest.mark.parametrize("table", paper.TABLES)
 def test_every_row_of_the_paper_is_there(table):
     assert paper.TABLES[table].keys() == {row.in_paper for row in rows.TABLES[table]} - {None}

@@ -22,7 +22,9 @@ from opu.experiments.rows import Row
 from opu.files import write_atomically
 from opu.objectives import Objective
 from opu.students import Student
-from opu.teachers import Chain, LangevinSettings, MCDropout, Teacher, WeightSamples
+from opu.teachers import Chain, Ensemble, LangevinSettings, MCDropout, Teacher, WeightSamples
+
+NUM_MEMBERS = 5
 
 
 @dataclass(frozen=True)
@@ -65,10 +67,11 @@ class Models:
     _teachers: dict[str, Teacher] = field(default_factory=dict)
 
     def teacher(self, name: str) -> Teacher:
-        """MC dropout or SGLD on this domain."""
+        """MC dropout, SGLD or a deep ensemble on this domain."""
         if name not in self._teachers:
             torch.manual_seed(self.seed)
-            self._teachers[name] = self._mc_dropout() if name == "mc_dropout" else self._sgld()
+            makers: dict[str, Callable[[], Teacher]] = {"mc_dropout": self._mc_dropout, "sgld": self._sgld}
+            self._teachers[name] = makers.get(name, self._ensemble)()
         return self._teachers[name]
 
     def classifier(self, dropout: float = 0.0) -> nn.Sequential:
@@ -93,17 +96,34 @@ class Models:
         if path.exists():
             net.load_state_dict(_read(path))
         else:
-            classifiers.train(
-                net,
-                self.domain.x,
-                self.domain.labels,
-                lambda x, labels: nn.functional.cross_entropy(net(x), labels),
-                epochs=self.scale.teacher_epochs,
-                progress=self.progress,
-            )
-            weights = {name: w.cpu().contiguous() for name, w in net.state_dict().items()}
-            write_atomically(path, to_bytes(weights))
+            self.train(net)
+            write_atomically(path, to_bytes({name: w.cpu().contiguous() for name, w in net.state_dict().items()}))
         return MCDropout(net.eval(), consistent=True, memory_budget=self.memory_budget)
+
+    def _ensemble(self) -> Ensemble:
+        return Ensemble([self.member(number) for number in range(NUM_MEMBERS)])
+
+    def member(self, number: int) -> nn.Sequential:
+        """A plain network of the ensemble; they differ in their start and in the order of the inputs."""
+        torch.manual_seed(100 * self.seed + number)
+        net, path = self.classifier(), self.folder / f"member-{number}.safetensors"
+        if path.exists():
+            net.load_state_dict(_read(path))
+        else:
+            self.train(net)
+            write_atomically(path, to_bytes({name: w.cpu().contiguous() for name, w in net.state_dict().items()}))
+        return net.eval()
+
+    def train(self, net: nn.Module, loss: Callable[[Tensor, Tensor], Tensor] | None = None) -> None:
+        """With labels, as long as every teacher; by their cross-entropy unless another loss is given."""
+        classifiers.train(
+            net,
+            self.domain.x,
+            self.domain.labels,
+            loss or (lambda x, labels: nn.functional.cross_entropy(net(x), labels)),
+            epochs=self.scale.teacher_epochs,
+            progress=self.progress,
+        )
 
     def _sgld(self) -> WeightSamples:
         net, path = self.classifier(), self.folder / "sgld.safetensors"
@@ -134,7 +154,9 @@ class Models:
 
     def _opu(self, row: Row) -> nn.Module:
         preset = self.scale.preset(row.preset)
-        student = self.student(preset.link).start_mean_from(self.teacher(row.teacher))
+        student, teacher = self.student(preset.link), self.teacher(row.teacher)
+        if not isinstance(teacher, Ensemble):  # whose weights mean nothing on average
+            student.start_mean_from(teacher)
         self._distil(row, student, preset, objective(row.preset, row.divergence, row.teacher))
         student.save(self.folder / slug(row.name) / "student")
         return student

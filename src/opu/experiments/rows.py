@@ -10,7 +10,7 @@ class Row:
     Attributes:
         name: As in the paper, with the preset where there are several.
         kind: ``pointwise`` (the teacher with the best Dirichlet for each input), ``opu``, or a baseline.
-        teacher: ``mc_dropout`` or ``sgld``; none for a prior network.
+        teacher: ``mc_dropout``, ``sgld`` or ``ensemble``; none for a prior network.
         divergence: ``kl``, ``emd``, ``mmd``, or a sum for our own recipe.
         preset: One of :data:`opu.experiments.presets.PRESETS`; for a pointwise row, the one whose clamping it sees.
     """
@@ -25,6 +25,7 @@ class Row:
     def in_paper(self) -> str | None:
         """The name of the paper's row that this one stands beside; our own additions stand alone."""
         ours = self.name.endswith(("(robust)", "(broadened)")) or self.kind.startswith("dpn_mlp")
+        ours |= self.teacher == "ensemble"
         return None if ours else self.name.split(" ")[0]
 
 
@@ -32,6 +33,8 @@ TEACHERS = {"MCDP": "mc_dropout", "SGLD": "sgld"}
 ROBUST = "0.1*kl + 10*mmd"
 # Ends the name of a table whose strangers are classes that its teachers have not seen.
 HELD_OUT = "-held-out"
+# And of one that asks whether our recipe is as good as its teachers, with a deep ensemble, and photographs as strangers.
+ROBUST_TABLE = "-robust"
 
 
 def _pointwise(short: str, divergences: tuple[str, ...]) -> list[Row]:
@@ -74,12 +77,26 @@ EMNIST = [
 _HELD_OUT: tuple[str, ...] = ("MCDP-KL", "OPU-MCDP-MMD (paper-sgd)", "OPU-MCDP-MMD (authors)", "OPU-MCDP (robust)")
 _HELD_OUT += ("SGLD-KL", "OPU-SGLD-MMD (paper-sgd)", "OPU-SGLD (robust)", "BDK-SGLD (broadened)")
 _HELD_OUT += ("BDK-MCDP (broadened)", "BDK-DIR-SGLD (broadened)", "DPN (VGG)", "DPN (MLP)")
+_ENSEMBLE = [
+    Row("ENS-KL", "pointwise", "ensemble", "kl"),
+    Row("OPU-ENS (robust)", "opu", "ensemble", ROBUST, "robust"),
+]
+_ROBUST = (
+    "MCDP-KL",
+    "OPU-MCDP-MMD (paper-sgd)",
+    "OPU-MCDP (robust)",
+    "SGLD-KL",
+    "OPU-SGLD-MMD (paper-sgd)",
+    "OPU-SGLD (robust)",
+)
 
 TABLES = {
     "mnist": MNIST,
     "emnist": EMNIST,
     f"mnist{HELD_OUT}": [row for row in MNIST if row.name in _HELD_OUT],
     f"emnist{HELD_OUT}": [row for row in EMNIST if row.name in _HELD_OUT],
+    f"mnist{ROBUST_TABLE}": [*(row for row in MNIST if row.name in _ROBUST), *_ENSEMBLE],
+    f"emnist{ROBUST_TABLE}": [*(row for row in EMNIST if row.name in _ROBUST), *_ENSEMBLE],
 }
 
 

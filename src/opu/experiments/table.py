@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from opu.experiments import paper
-from opu.experiments.rows import TABLES
+from opu.experiments.rows import ROBUST_TABLE, TABLES
 
 Record = dict[str, Any]
 LETTERS = {
@@ -37,6 +37,7 @@ NAMES = {
     "letters": "EMNIST letters",
     "noise": "noise",
     "shifted": "shifted",
+    "photographs": "photographs",
     "held_out_classes": "held-out classes",
 }
 
@@ -56,6 +57,8 @@ def show(records: list[Record], times: Record, console: Console | None = None) -
     if records[0]["table"] in paper.TABLES:
         beside = "Ours (the paper's in brackets): best of the measures that the paper chooses from"
         shown = {beside: beside_the_paper(records, times), **shown}
+    if records[0]["table"].endswith(ROBUST_TABLE):
+        shown["Our students less their teachers' best of E, P, MI"] = goal(records)
     for title, (header, lines) in shown.items():
         table = Table(title=title, box=SIMPLE, pad_edge=False)
         for name in header:
@@ -102,6 +105,30 @@ def detection(records: list[Record]) -> tuple[list[str], list[list[str]]]:
             lines.append([f"{name}: {label}", *cells])
     trivial = [spread([max(record["trivial"][task].values()) for record in records]) for task in sets[1:]]
     return ["", *[NAMES[task] for task in sets]], [*lines, ["best trivial detector", "", *trivial]]
+
+
+def goal(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+    """Header and lines of our recipe less its teachers: accuracy, and AUROC by N, C and P less their best of E, P and MI."""
+    sets = ["misclassification", *next(_rows(records))["ood"]]
+    rows = dict(_by_row(records))
+    teachers = {same[0]["row"]["teacher"]: same for same in rows.values() if same[0]["row"]["kind"] == "pointwise"}
+    lines = []
+    for name, ours in rows.items():
+        if ours[0]["row"]["preset"] != "robust" or ours[0]["row"]["teacher"] not in teachers:
+            continue
+        theirs = teachers[ours[0]["row"]["teacher"]]
+        accuracy = statistics.mean([row["accuracy"] for row in ours]) - statistics.mean(
+            [row["accuracy"] for row in theirs]
+        )
+        for measure in ("novelty", "negative_log_precision", "least_confidence"):
+            cells = [f"{accuracy:+.2f}"]
+            for task in sets:
+                known = [values for m in _TEACHER if (values := _values(theirs, task, m, "auroc"))]
+                reached = _values(ours, task, measure, "auroc")
+                gain = None if reached is None else statistics.mean(reached) - max(map(statistics.mean, known))
+                cells.append("none" if gain is None else f"{gain:+.1f}")
+            lines.append([f"{name}: {LETTERS[measure]}", *cells])
+    return ["", "accuracy", *[NAMES[task] for task in sets]], lines
 
 
 def _fixed(row: Record) -> list[tuple[str, tuple[str, ...]]]:

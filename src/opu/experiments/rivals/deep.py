@@ -49,7 +49,7 @@ def ddu(shop: Workshop) -> tuple[nn.Module, int]:
     """A network with bounded layers, and Gaussians over its features."""
     torch.manual_seed(10_000 + shop.models.seed)
     net = with_bounded_layers(shop.models.classifier())
-    shop.train(net, lambda x, labels: nn.functional.cross_entropy(net(x), labels))
+    shop.models.train(net)
     without_bounds(net)
     domain = shop.domain
     model = DensityOfFeatures(net, domain.x, domain.labels, domain.num_classes)
@@ -112,7 +112,7 @@ def sngp(shop: Workshop) -> tuple[nn.Module, int]:
     net = with_bounded_layers(shop.models.classifier())
     # Features are normalised to a length of sqrt(width), and two of them are about that far apart.
     model = WavesGP(net, shop.domain.num_classes, math.sqrt(width_of(net))).to(shop.models.device)
-    shop.train(model, lambda x, labels: nn.functional.cross_entropy(model.head(model.waves(x)), labels))
+    shop.models.train(model, lambda x, labels: nn.functional.cross_entropy(model.head(model.waves(x)), labels))
     without_bounds(net)
     model.settle(shop.domain.x, shop.domain.held_out, shop.domain.held_out_labels)
     return model.eval(), sum(

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -45,8 +46,9 @@ def required() -> Any:
     return Laplace
 
 
+@lru_cache(maxsize=1)
 def fit(shop: Workshop) -> LastLayer:
-    """A posterior for the last layer of the ordinary network, its prior chosen by the marginal likelihood."""
+    """A posterior for the last layer of the ordinary network, its prior by the marginal likelihood; two rivals use it."""
     Laplace = required()
     net, domain = shop.network(), shop.domain
     posterior: Any = Laplace(net, "classification", subset_of_weights="last_layer", hessian_structure="kron")

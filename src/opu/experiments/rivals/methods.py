@@ -10,14 +10,14 @@ from jaxtyping import Float
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
-import opu
 from opu import measures, metrics
 from opu.baselines import CategoricalStudent
 from opu.dirichlet import Dirichlet
+from opu.experiments.models import NUM_MEMBERS
 from opu.experiments.rivals import deep, laplace
-from opu.experiments.rivals.workshop import NUM_MEMBERS, Workshop
+from opu.experiments.rivals.workshop import Workshop
 from opu.experiments.rows import ROBUST, Row
-from opu.objectives import parse
+from opu.students import Student
 from opu.teachers import Teacher
 
 Scores = dict[str, Tensor]
@@ -83,8 +83,8 @@ def _monte_carlo(teacher: Teacher, num_particles: int, x: Tensor) -> tuple[Tenso
 
 
 def _ensemble(shop: Workshop) -> Fitted:
-    teacher = shop.ensemble()
-    return Fitted(partial(_monte_carlo, teacher, NUM_MEMBERS), sum(map(count, teacher.members)))
+    teacher = shop.models.teacher("ensemble")
+    return Fitted(partial(_monte_carlo, teacher, NUM_MEMBERS), NUM_MEMBERS * count(shop.network()))
 
 
 def _mc_dropout(shop: Workshop) -> Fitted:
@@ -99,26 +99,8 @@ def _bdk(shop: Workshop) -> Fitted:
 
 
 def _student(shop: Workshop, teacher: str) -> Fitted:
-    models = shop.models
-    preset = models.scale.preset("robust")
-    source: Teacher = shop.ensemble() if teacher == "ensemble" else models.teacher(teacher)
-    torch.manual_seed(1000 + models.seed)
-    student = models.student(preset.link)
-    if hasattr(source, "average_weights"):
-        student.start_mean_from(source)
-    opu.distill(
-        source,
-        student,
-        shop.domain.x,
-        objective=parse(ROBUST),
-        num_particles=preset.num_particles,
-        epochs=preset.epochs,
-        batch_size=preset.batch_size,
-        learning_rate=preset.learning_rate,
-        held_out=shop.domain.held_out,
-        graph=models.device.type == "cuda",
-        progress=models.progress,
-    )
+    student = shop.models.make(Row(f"OPU-{teacher}", "opu", teacher, ROBUST, "robust"))
+    assert isinstance(student, Student)
 
     def answer(x: Tensor) -> tuple[Tensor, Scores]:
         q = student(x)

@@ -2,7 +2,7 @@
 
 import json
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,9 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from opu.data import images
 from opu.environment import environment
 from opu.evaluate import Answers, assess, trivial_detection
-from opu.experiments.domains import Domain, mnist
+from opu.experiments.domains import Domain, mnist, with_photographs
 from opu.experiments.models import Models, Scale, slug
 from opu.experiments.presets import PRESETS
 from opu.experiments.reproduce import FULL, QUICK, QUICK_SIZES, chosen_device
@@ -52,8 +51,7 @@ def run_rivals(
     if any("Laplace" in rival.name for rival in chosen):
         laplace.required()  # before the work
     make_folder(out, resume=True)
-    domain = mnist()
-    domain = replace(domain, foreign={**domain.foreign, "photographs": images.photographs(10_000, seed=0)})
+    domain = with_photographs(mnist())
     if quick:
         domain = domain.small(*QUICK_SIZES["mnist"])
     return [_one_seed(domain.to(where), seed, chosen, out, where, quick, console) for seed in dict.fromkeys(seeds)]

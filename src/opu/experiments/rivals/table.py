@@ -9,7 +9,7 @@ from rich.table import Table
 from opu.experiments.table import NAMES, spread
 
 Record = dict[str, Any]
-SETS = {name: words for name, words in NAMES.items() if name != "misclassification"} | {"photographs": "photographs"}
+SETS = {name: words for name, words in NAMES.items() if name not in ("misclassification", "held_out_classes")}
 
 
 def rivals_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
@@ -27,7 +27,8 @@ def rivals_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
         nll = sum(row["nll"] for row in same) / len(same)
         seconds = sorted(row["test_seconds"] for row in same)[len(same) // 2]
         costs = [f"{1000 * seconds:.3g} ms", f"{same[0]['num_parameters'] / 1e6:.2f} M"]
-        lines.append([same[0]["name"], quality[0], f"{nll:.3f}", quality[1], *cells, *costs])
+        name = same[0]["name"] + ("" if len(same) == len(records) else f", {len(same)} seeds")
+        lines.append([name, quality[0], f"{nll:.3f}", quality[1], *cells, *costs])
     trivial = [spread([max(record["trivial"][name].values()) for record in records]) for name in SETS]
     return header, [*lines, ["best trivial detector", "", "", "", "", *trivial, "", ""]]
 

@@ -1,25 +1,19 @@
 """What several rivals share: networks trained with labels, made once, and their features."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from opu.experiments import classifiers
 from opu.experiments.domains import Domain
 from opu.experiments.models import Models
-from opu.teachers import Ensemble
-
-NUM_MEMBERS = 5
 
 
-@dataclass
+@dataclass(eq=False)
 class Workshop:
     """All that rivals are made from, for one seed."""
 
     models: Models
-    members: list[nn.Sequential] = field(default_factory=list)
 
     @property
     def domain(self) -> Domain:
@@ -28,31 +22,7 @@ class Workshop:
 
     def network(self) -> nn.Sequential:
         """One ordinary network: the first member of the ensemble."""
-        return self.ensemble_members(1)[0]
-
-    def ensemble(self) -> Ensemble:
-        """A deep ensemble of five."""
-        return Ensemble(self.ensemble_members(NUM_MEMBERS))
-
-    def ensemble_members(self, count: int) -> list[nn.Sequential]:
-        """Networks that differ in their start and in the order of the inputs."""
-        while len(self.members) < count:
-            torch.manual_seed(100 * self.models.seed + len(self.members))
-            net = self.models.classifier()
-            self.train(net, lambda x, labels, net=net: nn.functional.cross_entropy(net(x), labels))  # type: ignore[misc]
-            self.members.append(net)
-        return self.members[:count]
-
-    def train(self, net: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
-        """With labels, as long as the teacher."""
-        classifiers.train(
-            net,
-            self.domain.x,
-            self.domain.labels,
-            loss,
-            epochs=self.models.scale.teacher_epochs,
-            progress=self.models.progress,
-        )
+        return self.models.member(0)
 
 
 class BoundedSpectralNorm(nn.Module):

@@ -19,6 +19,7 @@ from opu.environment import environment
 from opu.evaluate import Answers, assess, student_answers, trivial_detection
 from opu.experiments import times
 from opu.experiments.domains import DOMAINS, Domain, held_out_classes, with_photographs
+from opu.experiments.histograms import count_scores
 from opu.experiments.models import Models, Scale, slug
 from opu.experiments.presets import PRESETS
 from opu.experiments.rows import HELD_OUT, ROBUST_TABLE, TABLES, Row, select
@@ -133,7 +134,7 @@ def _one_seed(
             continue
         began = time.perf_counter()
         try:
-            result = _run_row(row, models)
+            result = _run_row(row, models, counted=table.endswith(ROBUST_TABLE))
         except Diverged as error:
             console.print(f"seed {seed}, row {number} of {len(rows)}: {row.name} has no result: {error}")
             continue
@@ -185,7 +186,7 @@ def _agree(old: dict[str, Any], new: dict[str, Any]) -> bool:
     return presets and all(old[key] == new[key] for key in ("scale", "domain"))
 
 
-def _run_row(row: Row, models: Models) -> dict[str, Any]:
+def _run_row(row: Row, models: Models, counted: bool = False) -> dict[str, Any]:
     domain = models.domain
     sets = {"test": domain.test, **domain.foreign}
     if row.kind == "pointwise":
@@ -203,6 +204,8 @@ def _run_row(row: Row, models: Models) -> dict[str, Any]:
     result["row"] = asdict(row)
     if row.preset:
         result["preset"] = asdict(models.scale.preset(row.preset))
+    if counted and row.kind == "opu":
+        result["histograms"] = count_scores(inside, answers)
     rounded: dict[str, Any] = _rounded(result)
     return rounded
 

@@ -256,3 +256,13 @@ def test_a_teacher_of_other_shapes_is_refused_and_nothing_is_changed():
 def test_a_teacher_without_weights_is_refused():
     with pytest.raises(ValueError, match=r"Ensemble has no average_weights\(\)"):
         mlp(4, 3, (8, 6)).start_mean_from(Ensemble([dropout_mlp(), dropout_mlp()]))
+
+
+def test_a_mean_network_can_start_from_a_member_of_an_ensemble():
+    member, x = dropout_mlp().eval(), torch.randn(5, 4)
+    student = mlp(4, 3, (8, 6)).start_mean_from(member)
+    torch.testing.assert_close(student(x).mean, member(x).softmax(-1))
+    with torch.no_grad():
+        for weight in student.mean_net.parameters():
+            weight.zero_()
+    assert float(member(x).abs().max()) > 0  # its weights were copied, not shared

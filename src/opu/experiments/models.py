@@ -155,8 +155,7 @@ class Models:
     def _opu(self, row: Row) -> nn.Module:
         preset = self.scale.preset(row.preset)
         student, teacher = self.student(preset.link), self.teacher(row.teacher)
-        if not isinstance(teacher, Ensemble):  # whose weights mean nothing on average
-            student.start_mean_from(teacher)
+        student.start_mean_from(teacher.members[0] if isinstance(teacher, Ensemble) else teacher)
         self._distil(row, student, preset, objective(row.preset, row.divergence, row.teacher))
         student.save(self.folder / slug(row.name) / "student")
         return student

@@ -58,14 +58,19 @@ class Student(nn.Module):
     def start_mean_from(self, teacher: Any) -> "Student":
         """Start the mean network from the teacher's averaged weights, as the paper does (appendix on sampling).
 
-        Tensors are matched in order, so the architectures must agree but names need not; dropout has no weights.
+        An ensemble's weights mean nothing on average: give one of its members, or any other network, itself. Tensors are
+        matched in order, so the architectures must agree but names need not; dropout has no weights.
         """
-        if not hasattr(teacher, "average_weights"):
+        if hasattr(teacher, "average_weights"):
+            weights = teacher.average_weights()
+        elif isinstance(teacher, nn.Module):
+            weights = teacher.state_dict()
+        else:
             raise ValueError(
-                "the mean network can start from a teacher over weights (MCDropout, WeightSamples); "
-                f"{type(teacher).__name__} has no average_weights()."
+                "the mean network can start from a teacher over weights (MCDropout, WeightSamples), or from a network such "
+                f"as one member of an ensemble; {type(teacher).__name__} has no average_weights()."
             )
-        source = [w for w in teacher.average_weights().values() if w.is_floating_point()]
+        source = [w for w in weights.values() if w.is_floating_point()]
         path = nn.ModuleList([m for m in (self.trunk, self.mean_net) if m is not None])
         target = [w for w in path.state_dict().values() if w.is_floating_point()]
         theirs, ours = [tuple(w.shape) for w in source], [tuple(w.shape) for w in target]

@@ -88,9 +88,9 @@ def test_a_dull_student_is_told_to_grow_and_one_of_narrow_inputs_to_see_more():
 
 def test_what_no_dirichlet_can_say_is_the_familys_fault():
     inside = torch.tensor([[0.45, 0.45, 0.1], [0.1, 0.45, 0.45]], dtype=torch.float64).log()
-    cloud = inside[torch.arange(40) // 2 % 2].unsqueeze(1).expand(40, 6, 3).contiguous()
+    cloud = inside[torch.arange(1600) % 2].unsqueeze(1).expand(1600, 6, 3).contiguous()
     best = opu.minimum_mmd(cloud)
-    found = fidelity.report(Table(best), lambda x, _: cloud, places(6), num_particles=40)
+    found = fidelity.report(Table(best), lambda x, _: cloud, places(6), num_particles=1600)
     assert found.summary["dominant"] == "family"
     assert "a richer family is needed" in found.sentence
 

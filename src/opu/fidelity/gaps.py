@@ -8,7 +8,8 @@ All three are read from exact distances (MMD, not squared) to the cloud :math:`\
     0 \le \mathrm{MMD}(q, \hat p) - \mathrm{MMD}(q^*, \hat p) \le \mathrm{MMD}(q, q^*).
 
 The second line is the paper's bound on what amortisation costs. A cloud of finitely many particles is itself some way from
-the law that it was drawn from; two halves of it are twice as far from one another as the whole is from that law.
+the law that it was drawn from; two halves of it are twice as far from one another as the whole is from that law. The noise
+below is what halves say on average over all ways to halve a cloud, which needs no halving.
 """
 
 from dataclasses import dataclass, fields
@@ -36,7 +37,7 @@ class Gaps:
     Attributes:
         total: From the student's answer to the teacher's particles.
         best: From the best Dirichlet to them.
-        noise: From the particles to the law they were drawn from, estimated from two halves of them.
+        noise: From the particles to the law they were drawn from, as halves of them tell.
         bound: From the student's answer to the best Dirichlet, which the amortisation gap cannot exceed.
     """
 
@@ -89,10 +90,7 @@ def gaps(q: Dirichlet, log_particles: Float[Tensor, "S B K"], kernel: Kernel | N
 
 def _gaps(q: Dirichlet, log_particles: Float[Tensor, "S B K"], kernel: Kernel) -> Gaps:
     points = log_particles.exp()
-    within, halves = _within(kernel, points.permute(1, 0, 2).contiguous())
-    half = len(points) // 2
-    # Halves of m and n particles are 1/m + 1/n of the variance apart, and the whole cloud is 1/(m + n) of it from its law.
-    noise = halves * half * (len(points) - half) / len(points) ** 2
+    within, noise = _within(kernel, points.permute(1, 0, 2).contiguous())
     ours = _squared(q, points, within, kernel)
     start = moment_match(log_particles)  # nearer than the likelihood's optimum, which follows rare classes
     best = _double(minimum_mmd(log_particles, kernel, MOST_STEPS, start=start, tolerance=GAIN))
@@ -117,17 +115,20 @@ def _squared(q: Dirichlet, points: Tensor, within: Tensor, kernel: Kernel) -> Fl
 
 
 def _within(kernel: Kernel, cloud: Float[Tensor, "B S K"]) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
-    """Mean kernel between all pairs of a cloud, and the squared MMD between its halves, which is twice the whole apart."""
-    half, within, apart = cloud.shape[1] // 2, [], []
+    """Mean kernel between all pairs of a cloud, and its squared distance from its law.
+
+    Random halves of m and n particles are (1/m + 1/n) v apart on average, v being how much more alike a particle is to itself
+    than to another; the whole cloud is v / (m + n) from its law.
+    """
+    size, within, noise = cloud.shape[1], [], []
     few = max(1, 2**19 // cloud.shape[1] ** 2)  # so that the pairs stay in the cache
     for part in cloud.split(few):
         gram = kernel.gram(part, part)
-        blocks = [gram[:, :half, :half], gram[:, half:, half:], gram[:, :half, half:]]
-        first, second, between = (block.sum((1, 2), dtype=torch.float64) for block in blocks)
-        rest = cloud.shape[1] - half
-        within.append((first + second + 2 * between) / cloud.shape[1] ** 2)
-        apart.append(first / half**2 + second / rest**2 - 2 * between / (half * rest))
-    return torch.cat(within), torch.cat(apart)
+        pairs = gram.sum((1, 2), dtype=torch.float64)
+        alone = gram.diagonal(dim1=1, dim2=2).sum(-1, dtype=torch.float64)
+        within.append(pairs / size**2)
+        noise.append((alone / size - (pairs - alone) / (size * (size - 1))) / size)
+    return torch.cat(within), torch.cat(noise)
 
 
 def _double(q: Dirichlet) -> Dirichlet:

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from opu.experiments.rivals import RIVALS, run_rivals
 from opu.experiments.rivals import laplace as module
-from opu.experiments.rivals.deep import DensityOfFeatures, WavesGP
+from opu.experiments.rivals.deep import LENT, DensityOfFeatures, WavesGP
 from opu.experiments.rivals.methods import best_temperature
 from opu.experiments.rivals.table import SETS, rivals_table, show
 from opu.experiments.rivals.workshop import BoundedSpectralNorm, Workshop, with_bounded_layers, without_bounds
@@ -90,17 +90,24 @@ def test_a_missing_laplace_names_the_extra(monkeypatch):
 
 def test_strangeness_is_minus_the_log_density_of_a_mixture(network, labelled):
     x, labels = labelled
-    model = DensityOfFeatures(network, x, labels, 3)
+    held_out = torch.randn(80, 4)
+    model = DensityOfFeatures(network, x, labels, 3, held_out)
     logits, strangeness = model(x[:10])
     torch.testing.assert_close(logits, network(x[:10]))
-    features = network[:-1](x).detach().double().numpy()
-    total = np.zeros(10)
-    lent = 1e-3 * np.mean([np.cov(features[labels == k].T).diagonal() for k in range(3)])
-    for k in range(3):
-        part = features[labels == k]
-        law = multivariate_normal(part.mean(0), np.cov(part.T) + lent * np.eye(8))
-        total += len(part) / 300 * law.pdf(features[:10]) * (2 * math.pi) ** 4  # the constant is left out
-    np.testing.assert_allclose(strangeness.detach().numpy(), -np.log(total), rtol=1e-4)
+    features, fresh = (network[:-1](part).detach().double().numpy() for part in (x, held_out))
+    average = np.mean([np.cov(features[labels == k].T).diagonal() for k in range(3)])
+
+    def density(places, lent):
+        total = np.zeros(len(places))
+        for k in range(3):
+            part = features[labels == k]
+            law = multivariate_normal(part.mean(0), np.cov(part.T) + lent * average * np.eye(8))
+            total += len(part) / 300 * law.pdf(places) * (2 * math.pi) ** 4  # the constant is left out
+        return total
+
+    # What is lent to every variance is what suits held-out inputs.
+    best = max(LENT, key=lambda lent: np.log(density(fresh, lent)).mean())
+    np.testing.assert_allclose(strangeness.detach().numpy(), -np.log(density(features[:10], best)), rtol=1e-4)
     assert float(model(30 + x)[1].detach().min()) > float(strangeness.detach().max())
 
 

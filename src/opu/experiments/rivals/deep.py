@@ -1,6 +1,8 @@
 """Deterministic networks with a sense of distance: DDU (Mukhoti et al., 2023) and SNGP (Liu et al., 2020)."""
 
 import math
+from collections.abc import Iterable
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float
@@ -10,6 +12,9 @@ from opu.experiments.rivals.workshop import Workshop, with_bounded_layers, witho
 
 NUM_WAVES = 1024
 SHRINKAGE = (math.pi / 8, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+# Of the layers' spectral norms; each rival takes the one that suits held-out labels best.
+BOUNDS = (1.0, 3.0, 10.0)
+LENT = (1e-4, 1e-3, 1e-2, 1e-1)
 
 
 class DensityOfFeatures(nn.Module):
@@ -19,21 +24,28 @@ class DensityOfFeatures(nn.Module):
     roots: Tensor
     log_shares: Tensor
 
-    def __init__(self, net: nn.Sequential, x: Tensor, labels: Tensor, num_classes: int) -> None:
+    @torch.no_grad()
+    def __init__(self, net: nn.Sequential, x: Tensor, labels: Tensor, num_classes: int, held_out: Tensor) -> None:
         super().__init__()
         self.body, self.head = net[:-1], net[-1]
-        with torch.no_grad():
-            features = torch.cat([self.body(part) for part in x.split(4096)]).double()
+        features = torch.cat([self.body(part) for part in x.split(4096)]).double()
         parts = [features[labels == k] for k in range(num_classes)]
         covariances = torch.stack([part.T.cov() for part in parts])
-        # A hidden unit that never fires for a class has no variance there; a little of the average is lent to all.
-        lent = 1e-3 * covariances.diagonal(dim1=-2, dim2=-1).mean()
-        identity = torch.eye(features.shape[1], dtype=torch.float64, device=x.device)
         self.register_buffer("centres", torch.stack([part.mean(0) for part in parts]))
-        self.register_buffer("roots", torch.linalg.cholesky(covariances + lent * identity))
         self.register_buffer(
             "log_shares", torch.tensor([len(p) / len(x) for p in parts], device=x.device).double().log()
         )
+        self.register_buffer("roots", torch.empty_like(covariances))
+        # A hidden unit that never fires for a class has no variance there; a little of the average is lent to all, as much
+        # as makes held-out inputs most likely.
+        average = covariances.diagonal(dim1=-2, dim2=-1).mean()
+        identity = torch.eye(features.shape[1], dtype=torch.float64, device=x.device)
+        roots = [torch.linalg.cholesky(covariances + lent * average * identity) for lent in LENT]
+        self.roots = min(roots, key=lambda root: self._surprise(root, held_out))
+
+    def _surprise(self, roots: Tensor, x: Tensor) -> float:
+        self.roots = roots
+        return float(torch.cat([self(part)[1] for part in x.split(2000)]).mean())
 
     def forward(self, x: Tensor) -> tuple[Float[Tensor, "B K"], Float[Tensor, " B"]]:
         """Logits, and strangeness."""
@@ -47,14 +59,28 @@ class DensityOfFeatures(nn.Module):
 
 def ddu(shop: Workshop) -> tuple[nn.Module, int]:
     """A network with bounded layers, and Gaussians over its features."""
-    torch.manual_seed(10_000 + shop.models.seed)
-    net = with_bounded_layers(shop.models.classifier())
-    shop.models.train(net)
-    without_bounds(net)
     domain = shop.domain
-    model = DensityOfFeatures(net, domain.x, domain.labels, domain.num_classes)
-    size = sum(p.numel() for p in net.parameters()) + model.centres.numel() + model.roots.numel() // 2
-    return model.eval(), size
+
+    def fitted(bound: float) -> DensityOfFeatures:
+        torch.manual_seed(10_000 + shop.models.seed)
+        net = with_bounded_layers(shop.models.classifier(), bound)
+        shop.models.train(net)
+        without_bounds(net)
+        return DensityOfFeatures(net, domain.x, domain.labels, domain.num_classes, domain.held_out).eval()
+
+    model = _most_likely(map(fitted, BOUNDS), shop)
+    size = sum(p.numel() for p in model.parameters()) + model.centres.numel() + model.roots.numel() // 2
+    return model, size
+
+
+M = TypeVar("M", bound=nn.Module)
+
+
+@torch.no_grad()
+def _most_likely(models: Iterable[M], shop: Workshop) -> M:
+    """The one under which held-out labels are most likely."""
+    domain = shop.domain
+    return min(models, key=lambda m: float(nn.functional.cross_entropy(m(domain.held_out)[0], domain.held_out_labels)))
 
 
 class WavesGP(nn.Module):
@@ -108,16 +134,21 @@ class WavesGP(nn.Module):
 
 def sngp(shop: Workshop) -> tuple[nn.Module, int]:
     """A network with bounded layers under a Gaussian process."""
-    torch.manual_seed(20_000 + shop.models.seed)
-    net = with_bounded_layers(shop.models.classifier())
-    # Features are normalised to a length of sqrt(width), and two of them are about that far apart.
-    model = WavesGP(net, shop.domain.num_classes, math.sqrt(width_of(net))).to(shop.models.device)
-    shop.models.train(model, lambda x, labels: nn.functional.cross_entropy(model.head(model.waves(x)), labels))
-    without_bounds(net)
-    model.settle(shop.domain.x, shop.domain.held_out, shop.domain.held_out_labels)
-    return model.eval(), sum(
-        p.numel() for p in model.parameters()
-    ) + model.frequencies.numel() + model.root.numel() // 2
+    domain = shop.domain
+
+    def fitted(bound: float) -> WavesGP:
+        torch.manual_seed(20_000 + shop.models.seed)
+        net = with_bounded_layers(shop.models.classifier(), bound)
+        # Features are normalised to a length of sqrt(width), and two of them are about that far apart.
+        model = WavesGP(net, domain.num_classes, math.sqrt(width_of(net))).to(shop.models.device)
+        shop.models.train(model, lambda x, labels: nn.functional.cross_entropy(model.head(model.waves(x)), labels))
+        without_bounds(net)
+        model.settle(domain.x, domain.held_out, domain.held_out_labels)
+        return model.eval()
+
+    model = _most_likely(map(fitted, BOUNDS), shop)
+    size = sum(p.numel() for p in model.parameters()) + model.frequencies.numel() + model.root.numel() // 2
+    return model, size
 
 
 def width_of(net: nn.Sequential) -> int:

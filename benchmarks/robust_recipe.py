@@ -27,9 +27,6 @@ from benchmarks.robust_variations import (
     FOR_EMNIST,
     KINDS,
     ROUNDS,
-    SECOND,
-    THIRD,
-    VARIATIONS,
     Joined,
     Variation,
     objective,
@@ -47,6 +44,7 @@ from opu.inputs.transforms import one_of
 from opu.students import Student
 
 HELD_OUT_DIGITS = (3, 7)
+ROUNDS_TOGETHER = {name: variation for each in ROUNDS.values() for name, variation in each.items()}
 SETTINGS = ("mc_dropout", "sgld", "held_out_classes", "emnist")
 
 
@@ -110,7 +108,7 @@ def bench_here(*of: Any) -> Bench:
 
 def trial(name: str, of: tuple[str, int, Path, str, bool], teacher: dict[str, Any]) -> dict[str, Any]:
     """One student, and how it does beside its teacher."""
-    here, variation, seed = bench_here(*of), (VARIATIONS | SECOND | THIRD)[name], of[1]
+    here, variation, seed = bench_here(*of), ROUNDS_TOGETHER[name], of[1]
     _ = here.teacher  # first, since it seeds for itself
     torch.manual_seed(1000 + seed)
     student = distilled(here, variation, small=of[-1])

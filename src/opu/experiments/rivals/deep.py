@@ -1,7 +1,7 @@
 """Deterministic networks with a sense of distance: DDU (Mukhoti et al., 2023) and SNGP (Liu et al., 2020)."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TypeVar
 
 import torch
@@ -68,7 +68,7 @@ def ddu(shop: Workshop) -> tuple[nn.Module, int]:
         without_bounds(net)
         return DensityOfFeatures(net, domain.x, domain.labels, domain.num_classes, domain.held_out).eval()
 
-    model = _most_likely(map(fitted, BOUNDS), shop)
+    model = _most_likely([fitted(bound) for bound in BOUNDS], shop)
     size = sum(p.numel() for p in model.parameters()) + model.centres.numel() + model.roots.numel() // 2
     return model, size
 
@@ -77,7 +77,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 @torch.no_grad()
-def _most_likely(models: Iterable[M], shop: Workshop) -> M:
+def _most_likely(models: Sequence[M], shop: Workshop) -> M:
     """The one under which held-out labels are most likely."""
     domain = shop.domain
     return min(models, key=lambda m: float(nn.functional.cross_entropy(m(domain.held_out)[0], domain.held_out_labels)))
@@ -146,7 +146,7 @@ def sngp(shop: Workshop) -> tuple[nn.Module, int]:
         model.settle(domain.x, domain.held_out, domain.held_out_labels)
         return model.eval()
 
-    model = _most_likely(map(fitted, BOUNDS), shop)
+    model = _most_likely([fitted(bound) for bound in BOUNDS], shop)
     size = sum(p.numel() for p in model.parameters()) + model.frequencies.numel() + model.root.numel() // 2
     return model, size
 

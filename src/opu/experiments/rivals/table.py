@@ -46,6 +46,8 @@ def _values(row: Record) -> list[float]:
 def show(records: list[Record], console: Console | None = None) -> None:
     """The table in the terminal, in two parts that fit it."""
     console = console or Console()
+    # A narrow terminal may break lines, but no number is cut.
+    wide = Console(file=console.file, width=max(console.width, 150))
     header, lines = rivals_table(records)
     quality, found = [0, 1, 2, 3, 13, 14], [0, *range(4, 13)]
     for title, columns in (
@@ -57,5 +59,5 @@ def show(records: list[Record], console: Console | None = None) -> None:
             table.add_column(header[place], justify="left" if place == 0 else "right", no_wrap=place == 0)
         for line in lines if columns is found else lines[:-1]:
             table.add_row(*(line[place].replace("**", "") for place in columns))
-        console.print(table)
+        wide.print(table)
     console.print(f"{len(records)} seed{'' if len(records) == 1 else 's'}.", highlight=False)

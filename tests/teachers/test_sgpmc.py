@@ -220,7 +220,9 @@ def test_a_chain_that_mixes_poorly_says_so_once():
 
 
 @pytest.mark.parametrize(
-    "change", [{"acceptance": 0.1}, {"hyper_acceptance": 0.1}, {"logit_ess": 20.0}, {"r_hat": 1.5}], ids=str
+    "change",
+    [{"acceptance": 0.1}, {"hyper_acceptance": 0.1}, {"logit_ess": 20.0}, {"least_ess": 9.0}, {"r_hat": 1.5}],
+    ids=str,
 )
 def test_each_sign_of_poor_mixing_is_enough(change):
     values = {**GOOD.__dict__, **change}

@@ -34,11 +34,12 @@ class GPMixing:
     def complaint(self, num_samples: int) -> str | None:
         """What is wrong, in one sentence, or nothing."""
         low = min(self.acceptance, self.hyper_acceptance)
-        if low >= 0.3 and self.logit_ess >= 0.1 * num_samples and self.r_hat <= 1.2:
+        enough = self.logit_ess >= 0.1 * num_samples and self.least_ess >= 0.02 * num_samples
+        if low >= 0.3 and enough and self.r_hat <= 1.2:
             return None
         return (
-            f"the chain has mixed poorly (acceptance {low:.2f}, effective samples {self.logit_ess:.0f} of {num_samples}, "
-            f"R-hat {self.r_hat:.2f}): take a longer burn_in and a larger thinning."
+            f"the chain has mixed poorly (acceptance {low:.2f}, effective samples {self.logit_ess:.0f} of {num_samples} and "
+            f"at least {self.least_ess:.0f}, R-hat {self.r_hat:.2f}): take a longer burn_in and a larger thinning."
         )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from opu import evaluate, measures, students
 from opu.distill import calibrate
-from opu.metrics import aurc, calibration_error
+from opu.metrics import aurc, brier_score, calibration_error
 from opu.trivial import trivial_scores
 
 NUM_FEATURES, NUM_CLASSES = 4, 3
@@ -294,3 +294,26 @@ def test_answers_check_their_inputs(answer):
         answer(model, torch.full((2, NUM_FEATURES), math.nan))
     with pytest.raises(ValueError, match=r"A single example needs a leading axis"):
         answer(model, torch.zeros(NUM_FEATURES))
+
+
+def test_one_model_is_assessed_by_every_metric_and_a_dear_score_may_be_short():
+    probabilities = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.3, 0.7]])
+    labels = torch.tensor([0, 1, 1, 1])  # the third is an error
+    doubt, broken = np.array([0.1, 0.2, 0.4, 0.3]), np.array([0.1, np.nan, 0.2, 0.3])
+    inside = evaluate.Answers(probabilities, {"doubt": doubt, "dear": doubt, "broken": broken})
+    outside = evaluate.Answers(
+        probabilities[:3], {"doubt": np.array([0.5, 0.6, 0.0]), "dear": np.array([0.5]), "broken": broken[:3]}
+    )
+    found = evaluate.assess(inside, labels, {"strangers": outside})
+    assert found["accuracy"] == 75
+    assert found["brier"] == pytest.approx(brier_score(probabilities, labels))
+    errors, strangers = found["misclassification"], found["ood"]["strangers"]
+    assert errors["base_rate"] == 25
+    assert errors["doubt"]["auroc"] == 100
+    assert errors["doubt"]["aurc"] == pytest.approx(25 / 4)  # no error until all are answered
+    assert errors["broken"] is None
+    assert strangers["base_rate"] == pytest.approx(300 / 7)
+    assert strangers["count"] == 3
+    assert strangers["doubt"]["auroc"] == pytest.approx(100 * 8 / 12)  # two strangers above all four, one below
+    assert strangers["dear"]["auroc"] == 100  # its one stranger
+    assert strangers["broken"] is None

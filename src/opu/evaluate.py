@@ -170,11 +170,14 @@ def assess(inside: Answers, labels: Tensor, outside: Mapping[str, Answers]) -> d
     result: dict[str, Any] = {
         "accuracy": 100 * float(1 - wrong.mean()),
         "nll": metrics.negative_log_likelihood(p, labels.to(p.device)),
+        "brier": metrics.brier_score(p, labels.to(p.device)),
         "ece": metrics.calibration_error(p, labels.to(p.device)),
         "misclassification": {"base_rate": 100 * float(wrong.mean())},
         "ood": {},
     }
-    result["misclassification"] |= {m: _detection(s, wrong) for m, s in inside.scores.items()}
+    for m, s in inside.scores.items():
+        found = _detection(s, wrong)
+        result["misclassification"][m] = None if found is None else {**found, "aurc": metrics.aurc(s, wrong)}
     for name, answers in outside.items():
         count = len(answers.probabilities)
         result["ood"][name] = {"base_rate": 100 * count / (len(wrong) + count), "count": count} | {

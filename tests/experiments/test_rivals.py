@@ -16,12 +16,13 @@ from scipy.stats import multivariate_normal
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from opu.experiments.models import Models
 from opu.experiments.rivals import RIVALS, run_rivals
 from opu.experiments.rivals import laplace as module
+from opu.experiments.rivals.bounded import BoundedSpectralNorm, with_bounded_layers, without_bounds
 from opu.experiments.rivals.deep import LENT, DensityOfFeatures, WavesGP
 from opu.experiments.rivals.methods import best_temperature
 from opu.experiments.rivals.table import SETS, rivals_table, show
-from opu.experiments.rivals.workshop import BoundedSpectralNorm, Workshop, with_bounded_layers, without_bounds
 
 
 @pytest.fixture
@@ -85,7 +86,7 @@ def test_samples_of_the_last_layer_have_its_moments(network, labelled):
 def test_a_missing_laplace_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "laplace", None)
     with pytest.raises(ImportError, match=r'pip install "opu\[adapters\]"'):
-        module.fit(object.__new__(Workshop))
+        module.fit(object.__new__(Models))
 
 
 def test_strangeness_is_minus_the_log_density_of_a_mixture(network, labelled):

@@ -54,7 +54,7 @@ class Scale:
         return replace(preset, epochs=round(self.share_of_epochs * preset.epochs))
 
 
-@dataclass
+@dataclass(eq=False)
 class Models:
     """All models of one experiment and one seed; teachers are trained when first asked for, and kept in the folder."""
 
@@ -70,8 +70,12 @@ class Models:
         """MC dropout, SGLD or a deep ensemble on this domain."""
         if name not in self._teachers:
             torch.manual_seed(self.seed)
-            makers: dict[str, Callable[[], Teacher]] = {"mc_dropout": self._mc_dropout, "sgld": self._sgld}
-            self._teachers[name] = makers.get(name, self._ensemble)()
+            makers: dict[str, Callable[[], Teacher]] = {
+                "mc_dropout": self._mc_dropout,
+                "sgld": self._sgld,
+                "ensemble": self._ensemble,
+            }
+            self._teachers[name] = makers[name]()
         return self._teachers[name]
 
     def classifier(self, dropout: float = 0.0) -> nn.Sequential:
@@ -92,13 +96,8 @@ class Models:
         return opu.students.lenet(self.domain.num_classes, link=link).to(self.device)
 
     def _mc_dropout(self) -> MCDropout:
-        net, path = self.classifier(dropout=0.5), self.folder / "mc_dropout.safetensors"
-        if path.exists():
-            net.load_state_dict(_read(path))
-        else:
-            self.train(net)
-            write_atomically(path, to_bytes({name: w.cpu().contiguous() for name, w in net.state_dict().items()}))
-        return MCDropout(net.eval(), consistent=True, memory_budget=self.memory_budget)
+        net = self._trained(self.classifier(dropout=0.5), "mc_dropout")
+        return MCDropout(net, consistent=True, memory_budget=self.memory_budget)
 
     def _ensemble(self) -> Ensemble:
         return Ensemble([self.member(number) for number in range(NUM_MEMBERS)])
@@ -106,7 +105,11 @@ class Models:
     def member(self, number: int) -> nn.Sequential:
         """A plain network of the ensemble; they differ in their start and in the order of the inputs."""
         torch.manual_seed(100 * self.seed + number)
-        net, path = self.classifier(), self.folder / f"member-{number}.safetensors"
+        return self._trained(self.classifier(), f"member-{number}")
+
+    def _trained(self, net: nn.Sequential, name: str) -> nn.Sequential:
+        """The network with its weights of the folder, where they are; else trained, and kept there."""
+        path = self.folder / f"{name}.safetensors"
         if path.exists():
             net.load_state_dict(_read(path))
         else:

@@ -93,12 +93,12 @@ def _gaps(q: Dirichlet, log_particles: Float[Tensor, "S B K"], kernel: Kernel) -
     within, noise = _within(kernel, points.permute(1, 0, 2).contiguous())
     ours = _squared(q, points, within, kernel)
     start = moment_match(log_particles)  # nearer than the likelihood's optimum, which follows rare classes
-    best = _double(minimum_mmd(log_particles, kernel, MOST_STEPS, start=start, tolerance=GAIN))
+    best = in_double(minimum_mmd(log_particles, kernel, MOST_STEPS, start=start, tolerance=GAIN))
     theirs = _squared(best, points, within, kernel)
     # Where the student is nearer than what the fit found, it is the best that is known.
     rows = (ours < theirs).nonzero().squeeze(-1)
-    best = _with_rows(best, rows, _double(q[rows]))
-    bound = squared_mmd_between(_double(q), best, kernel)
+    best = _with_rows(best, rows, in_double(q[rows]))
+    bound = squared_mmd_between(in_double(q), best, kernel)
     squares = ours, torch.minimum(ours, theirs), noise, bound
     return Gaps(*(square.clamp(min=0).sqrt() for square in squares))
 
@@ -131,5 +131,6 @@ def _within(kernel: Kernel, cloud: Float[Tensor, "B S K"]) -> tuple[Float[Tensor
     return torch.cat(within), torch.cat(noise)
 
 
-def _double(q: Dirichlet) -> Dirichlet:
+def in_double(q: Dirichlet) -> Dirichlet:
+    """The same answers with twice the digits."""
     return Dirichlet.from_logits(q.log_mean.double(), q.log_precision.double())

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from opu import measures, metrics
 from opu.checks import check_inputs, check_labels, check_particles
 from opu.dirichlet import Dirichlet
-from opu.fidelity.gaps import Gaps, gaps
+from opu.fidelity.gaps import Gaps, gaps, in_double
 from opu.kernels import Kernel
 from opu.teachers import Teacher
 
@@ -148,14 +148,10 @@ def _answers(student: nn.Module, teacher: Teacher, inputs: Tensor, num_particles
 def covered(q: Dirichlet, log_particles: Float[Tensor, "S B K"]) -> Float[Tensor, " B"]:
     """Share of an input's particles within its credible intervals, averaged over classes."""
     # In float64: in float32 a particle at a corner and the end of its interval would both round to 1.
-    low, high = (end.double().to(log_particles.device) for end in _double(q).marginals().interval(LEVEL))
+    low, high = (end.double().to(log_particles.device) for end in in_double(q).marginals().interval(LEVEL))
     parts = zip(log_particles.split(64), strict=True)
     inside = [((p.double().exp() >= low) & (p.double().exp() <= high)).double().sum(0) for (p,) in parts]
     return torch.stack(inside).sum(0).mean(-1) / len(log_particles)
-
-
-def _double(q: Dirichlet) -> Dirichlet:
-    return Dirichlet.from_logits(q.log_mean.double(), q.log_precision.double())
 
 
 def _dominant(distances: Gaps, elsewhere: Gaps | None) -> str:

@@ -8,7 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from opu.experiments.rivals.workshop import Workshop, with_bounded_layers, without_bounds
+from opu.experiments.domains import Domain
+from opu.experiments.models import Models
+from opu.experiments.rivals.bounded import with_bounded_layers, without_bounds
 
 NUM_WAVES = 1024
 SHRINKAGE = (math.pi / 8, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
@@ -57,18 +59,18 @@ class DensityOfFeatures(nn.Module):
         return self.head(features), -log_density.logsumexp(0)
 
 
-def ddu(shop: Workshop) -> tuple[nn.Module, int]:
+def ddu(models: Models) -> tuple[nn.Module, int]:
     """A network with bounded layers, and Gaussians over its features."""
-    domain = shop.domain
+    domain = models.domain
 
     def fitted(bound: float) -> DensityOfFeatures:
-        torch.manual_seed(10_000 + shop.models.seed)
-        net = with_bounded_layers(shop.models.classifier(), bound)
-        shop.models.train(net)
+        torch.manual_seed(10_000 + models.seed)
+        net = with_bounded_layers(models.classifier(), bound)
+        models.train(net)
         without_bounds(net)
         return DensityOfFeatures(net, domain.x, domain.labels, domain.num_classes, domain.held_out).eval()
 
-    model = _most_likely([fitted(bound) for bound in BOUNDS], shop)
+    model = _most_likely([fitted(bound) for bound in BOUNDS], domain)
     size = sum(p.numel() for p in model.parameters()) + model.centres.numel() + model.roots.numel() // 2
     return model, size
 
@@ -77,10 +79,11 @@ M = TypeVar("M", bound=nn.Module)
 
 
 @torch.no_grad()
-def _most_likely(models: Sequence[M], shop: Workshop) -> M:
+def _most_likely(candidates: Sequence[M], domain: Domain) -> M:
     """The one under which held-out labels are most likely."""
-    domain = shop.domain
-    return min(models, key=lambda m: float(nn.functional.cross_entropy(m(domain.held_out)[0], domain.held_out_labels)))
+    return min(
+        candidates, key=lambda m: float(nn.functional.cross_entropy(m(domain.held_out)[0], domain.held_out_labels))
+    )
 
 
 class WavesGP(nn.Module):
@@ -132,21 +135,21 @@ class WavesGP(nn.Module):
         return logits, -torch.nn.functional.softplus(evidence - math.log(logits.shape[-1]))
 
 
-def sngp(shop: Workshop) -> tuple[nn.Module, int]:
+def sngp(models: Models) -> tuple[nn.Module, int]:
     """A network with bounded layers under a Gaussian process."""
-    domain = shop.domain
+    domain = models.domain
 
     def fitted(bound: float) -> WavesGP:
-        torch.manual_seed(20_000 + shop.models.seed)
-        net = with_bounded_layers(shop.models.classifier(), bound)
+        torch.manual_seed(20_000 + models.seed)
+        net = with_bounded_layers(models.classifier(), bound)
         # Features are normalised to a length of sqrt(width), and two of them are about that far apart.
-        model = WavesGP(net, domain.num_classes, math.sqrt(width_of(net))).to(shop.models.device)
-        shop.models.train(model, lambda x, labels: nn.functional.cross_entropy(model.head(model.waves(x)), labels))
+        model = WavesGP(net, domain.num_classes, math.sqrt(width_of(net))).to(models.device)
+        models.train(model, lambda x, labels: nn.functional.cross_entropy(model.head(model.waves(x)), labels))
         without_bounds(net)
         model.settle(domain.x, domain.held_out, domain.held_out_labels)
         return model.eval()
 
-    model = _most_likely([fitted(bound) for bound in BOUNDS], shop)
+    model = _most_likely([fitted(bound) for bound in BOUNDS], domain)
     size = sum(p.numel() for p in model.parameters()) + model.frequencies.numel() + model.root.numel() // 2
     return model, size
 

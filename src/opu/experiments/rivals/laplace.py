@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from opu.dirichlet import Dirichlet
-from opu.experiments.rivals.workshop import Workshop
+from opu.experiments.models import Models
 
 NUM_SAMPLES = 100
 
@@ -47,10 +47,10 @@ def required() -> Any:
 
 
 @lru_cache(maxsize=1)
-def fit(shop: Workshop) -> LastLayer:
+def fit(models: Models) -> LastLayer:
     """A posterior for the last layer of the ordinary network, its prior by the marginal likelihood; two rivals use it."""
     Laplace = required()
-    net, domain = shop.network(), shop.domain
+    net, domain = models.member(0), models.domain
     posterior: Any = Laplace(net, "classification", subset_of_weights="last_layer", hessian_structure="kron")
     posterior.fit(DataLoader(TensorDataset(domain.x, domain.labels), batch_size=2048))
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""The rivals: each is fitted in a workshop and answers with class probabilities and scores that grow with doubt."""
+"""The rivals: each is fitted to the models of a seed and answers with class probabilities and scores that grow with doubt."""
 
 import math
 from collections.abc import Callable
@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from opu import measures, metrics
 from opu.baselines import CategoricalStudent
 from opu.dirichlet import Dirichlet
-from opu.experiments.models import NUM_MEMBERS
+from opu.experiments.models import NUM_MEMBERS, Models
 from opu.experiments.rivals import deep, laplace
-from opu.experiments.rivals.workshop import Workshop
 from opu.experiments.rows import ROBUST, Row
 from opu.students import Student
 from opu.teachers import Teacher
@@ -42,19 +41,19 @@ class Rival:
     """A way to make one, and the scores by which it looks for errors and for strangers, fixed in advance."""
 
     name: str
-    fit: Callable[[Workshop], Fitted]
+    fit: Callable[[Models], Fitted]
     errors: str
     strangers: str
 
 
-def _deterministic(shop: Workshop) -> Fitted:
-    net = shop.network()
+def _deterministic(models: Models) -> Fitted:
+    net = models.member(0)
     return Fitted(partial(_of_logits, net, 1.0), count(net))
 
 
-def _tempered(shop: Workshop) -> Fitted:
+def _tempered(models: Models) -> Fitted:
     """The same network with one temperature, by the likelihood of held-out labels."""
-    net, domain = shop.network(), shop.domain
+    net, domain = models.member(0), models.domain
     with torch.no_grad():
         temperature = best_temperature(net(domain.held_out), domain.held_out_labels)
     return Fitted(partial(_of_logits, net, temperature), count(net) + 1)
@@ -82,24 +81,24 @@ def _monte_carlo(teacher: Teacher, num_particles: int, x: Tensor) -> tuple[Tenso
     return measures.mean(log_particles), {name: measures.MEASURES[name](log_particles) for name in names}
 
 
-def _ensemble(shop: Workshop) -> Fitted:
-    teacher = shop.models.teacher("ensemble")
-    return Fitted(partial(_monte_carlo, teacher, NUM_MEMBERS), NUM_MEMBERS * count(shop.network()))
+def _ensemble(models: Models) -> Fitted:
+    teacher = models.teacher("ensemble")
+    return Fitted(partial(_monte_carlo, teacher, NUM_MEMBERS), NUM_MEMBERS * count(models.member(0)))
 
 
-def _mc_dropout(shop: Workshop) -> Fitted:
-    teacher = shop.models.teacher("mc_dropout")
-    return Fitted(partial(_monte_carlo, teacher, shop.models.scale.num_particles), count(shop.models.classifier()))
+def _mc_dropout(models: Models) -> Fitted:
+    teacher = models.teacher("mc_dropout")
+    return Fitted(partial(_monte_carlo, teacher, models.scale.num_particles), count(models.classifier()))
 
 
-def _bdk(shop: Workshop) -> Fitted:
-    student = shop.models.make(Row("BDK-MCDP", "bdk", "mc_dropout", preset="robust"))
+def _bdk(models: Models) -> Fitted:
+    student = models.make(Row("BDK-MCDP", "bdk", "mc_dropout", preset="bdk-mcdp"))
     assert isinstance(student, CategoricalStudent)
     return Fitted(partial(_of_logits, student.net, 1.0), count(student))
 
 
-def _student(shop: Workshop, teacher: str) -> Fitted:
-    student = shop.models.make(Row(f"OPU-{teacher}", "opu", teacher, ROBUST, "robust"))
+def _student(models: Models, teacher: str) -> Fitted:
+    student = models.make(Row(f"OPU-{teacher}", "opu", teacher, ROBUST, "robust"))
     assert isinstance(student, Student)
 
     def answer(x: Tensor) -> tuple[Tensor, Scores]:
@@ -111,9 +110,9 @@ def _student(shop: Workshop, teacher: str) -> Fitted:
     return Fitted(answer, count(student) + novelty)
 
 
-def _of_bridge(shop: Workshop) -> Fitted:
+def _of_bridge(models: Models) -> Fitted:
     """The Laplace bridge: a Dirichlet in closed form from the Gaussian over logits, without sampling or training."""
-    posterior, domain = laplace.fit(shop), shop.domain
+    posterior, domain = laplace.fit(models), models.domain
     held_out = posterior.logits(domain.held_out)
     # Whether to norm is chosen by how well held-out labels are predicted.
     surprise = {
@@ -131,13 +130,13 @@ def _of_bridge(shop: Workshop) -> Fitted:
     return Fitted(answer, posterior.num_parameters)
 
 
-def _of_laplace(shop: Workshop) -> Fitted:
-    posterior = laplace.fit(shop)
+def _of_laplace(models: Models) -> Fitted:
+    posterior = laplace.fit(models)
     return Fitted(partial(_monte_carlo, posterior, laplace.NUM_SAMPLES), posterior.num_parameters)
 
 
-def _of_features(fit: Callable[[Workshop], tuple[nn.Module, int]], shop: Workshop) -> Fitted:
-    model, size = fit(shop)
+def _of_features(fit: Callable[[Models], tuple[nn.Module, int]], models: Models) -> Fitted:
+    model, size = fit(models)
 
     def answer(x: Tensor) -> tuple[Tensor, Scores]:
         logits, strangeness = model(x)

@@ -18,7 +18,6 @@ from opu.experiments.presets import PRESETS
 from opu.experiments.reproduce import FULL, QUICK, QUICK_SIZES, chosen_device
 from opu.experiments.rivals import laplace
 from opu.experiments.rivals.methods import RIVALS, Fitted, Rival
-from opu.experiments.rivals.workshop import Workshop
 from opu.experiments.rows import ROBUST
 from opu.files import plain, rounded, write_json
 from opu.run_folder import make_folder
@@ -65,13 +64,13 @@ def _one_seed(
     folder = out / name
     make_folder(folder, resume=True)
     _refuse_other_settings(folder, scale)
-    shop = Workshop(Models(domain, scale, seed, folder, device, progress=console.is_terminal))
+    models = Models(domain, scale, seed, folder, device, progress=console.is_terminal)
     for number, rival in enumerate(rivals, 1):
         path = folder / f"{slug(rival.name)}.json"
         if path.exists():
             continue
         began = time.perf_counter()
-        result = _judge(rival, shop)
+        result = _judge(rival, models)
         write_json(path, {**result, "name": rival.name, "errors": rival.errors, "strangers": rival.strangers})
         console.print(f"seed {seed}, {number} of {len(rivals)}: {rival.name} ({time.perf_counter() - began:.0f} s)")
     paths = [folder / f"{slug(rival.name)}.json" for rival in RIVALS]
@@ -88,8 +87,8 @@ def _one_seed(
     return record
 
 
-def _judge(rival: Rival, shop: Workshop) -> dict[str, Any]:
-    fitted, domain = rival.fit(shop), shop.domain
+def _judge(rival: Rival, models: Models) -> dict[str, Any]:
+    fitted, domain = rival.fit(models), models.domain
     inside, *outside = (_answers(fitted, x) for x in (domain.test, *domain.foreign.values()))
     result = assess(inside, domain.test_labels, dict(zip(domain.foreign, outside, strict=True)))
     seconds = median_seconds(lambda: _answers(fitted, domain.test), 3)

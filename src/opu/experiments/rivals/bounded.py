@@ -1,28 +1,7 @@
-"""What several rivals share: networks trained with labels, made once, and their features."""
-
-from dataclasses import dataclass
+"""Layers whose spectral norm is bounded, for the rivals that need a sense of distance."""
 
 import torch
 from torch import Tensor, nn
-
-from opu.experiments.domains import Domain
-from opu.experiments.models import Models
-
-
-@dataclass(eq=False)
-class Workshop:
-    """All that rivals are made from, for one seed."""
-
-    models: Models
-
-    @property
-    def domain(self) -> Domain:
-        """Of the experiment."""
-        return self.models.domain
-
-    def network(self) -> nn.Sequential:
-        """One ordinary network: the first member of the ensemble."""
-        return self.models.member(0)
 
 
 class BoundedSpectralNorm(nn.Module):

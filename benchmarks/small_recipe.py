@@ -32,20 +32,23 @@ OBJECTIVES = (
     "10*mmd",
     "steady_kl",
 )
+SLOW = ", slow bounds"
+VARIATIONS = (*OBJECTIVES, *(f"{weight}*steady_kl + 10*mmd{SLOW}" for weight in (0.1, 0.03, 0.01)))
 
 
-def run(held_out: int, objective: str) -> dict[str, Any]:
+def run(held_out: int, variation: str) -> dict[str, Any]:
     """One student; its gaps to the teacher, and how it finds the digit that was left out, beside the teacher's best."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     digits, settings = development_digits(0, held_out), Settings()
     teacher = opu.teachers.MCDropout(train_teacher(digits, settings, num_classes=8), consistent=True)
-    student = opu.students.mlp(64, 8, (settings.hidden, settings.hidden))
+    link = "slowly_bounded" if variation.endswith(SLOW) else "bounded"
+    student = opu.students.mlp(64, 8, (settings.hidden, settings.hidden), link=link)
     opu.distill(
         teacher,
         student,
         digits.train,
-        objective=objective,
+        objective=variation.removesuffix(SLOW),
         held_out=digits.calibration,
         epochs=settings.epochs,
         num_particles=settings.num_particles,
@@ -62,7 +65,7 @@ def run(held_out: int, objective: str) -> dict[str, Any]:
     found = fidelity.report(student, teacher, digits.test, labels=digits.test_labels, num_particles=200).summary
     return {
         "held_out": held_out,
-        "objective": objective,
+        "objective": variation,
         "teacher": best,
         "auroc": auroc,
         "log_precision": float(-np.median(ours[0]["negative_log_precision"])),
@@ -77,7 +80,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/study-small-recipe.json"))
     options = parser.parse_args()
     with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool:
-        wanted = list(itertools.product(options.held_out, OBJECTIVES))
+        wanted = list(itertools.product(options.held_out, VARIATIONS))
         runs = list(pool.map(run, *zip(*wanted, strict=True)))
     write_json(options.out, {"runs": runs, "environment": environment()})
 

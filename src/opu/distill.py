@@ -26,7 +26,7 @@ def distill(
     student: nn.Module,
     inputs: Any,
     *,
-    objective: str | Objective = "0.1*kl + 10*mmd",
+    objective: str | Objective = "0.03*steady_kl + 10*mmd",
     num_particles: int = 64,
     broaden: Transform | str | None = "auto",
     broadened_fraction: float = 0.5,
@@ -54,7 +54,7 @@ def distill(
         teacher: Gives particles: ``teacher(x, num_particles) -> (S, B, K)`` log-probabilities.
         student: Answers with a Dirichlet. It is trained in place, on the device where its weights are.
         inputs: A tensor, an array, a dataset, a loader, or an iterable of batches; labels that come along are not read.
-        objective: A sum such as ``"0.1*kl + 10*mmd"``, or an objective object.
+        objective: A sum such as ``"0.03*steady_kl + 10*mmd"``, or an objective object.
         num_particles: Fresh particles for each input and step.
         broaden: How to make inputs wider than the data; ``"auto"`` picks by shape (images, feature vectors) where the
             teacher can label new inputs, ``None`` leaves the inputs alone.

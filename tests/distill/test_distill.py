@@ -163,7 +163,7 @@ def test_a_log_line_for_each_step_and_the_settings_are_written(teacher, inputs, 
     assert [line["loss"] for line in steps] == result.losses
     assert [line["held_out"] for line in lines if "held_out" in line] == result.held_out
     config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert config["distill"]["objective"] == "0.1*kl + 10*mmd"
+    assert config["distill"]["objective"] == "0.03*steady_kl + 10*mmd"
 
 
 def test_a_bank_of_stored_particles_is_aligned_with_the_inputs(inputs):

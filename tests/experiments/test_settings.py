@@ -66,8 +66,9 @@ def test_each_preset_means_its_own_divergences():
         "paper": "exp",
         "paper-sgd": "exp",
         "authors": "softplus",
-        "robust": "bounded",
-        "bdk-mcdp": "bounded",
+        "robust": "slowly_bounded",
+        "bdk-mcdp": "slowly_bounded",
+        "bdk-sgld": "slowly_bounded",
     }
 
 

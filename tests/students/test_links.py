@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mpmath.ctx_mp import MPContext
 
 from opu import students
-from opu.students import Bounded, Exp, Softplus
+from opu.students import Bounded, Exp, SlowlyBounded, Softplus
 from opu.students.links import bounds_for, parse_link
 
 mp = MPContext()
@@ -47,11 +47,37 @@ def test_bounded_is_a_sigmoid_between_its_bounds(z, pair):
 
 
 @laws
+@given(finite, bounds)
+def test_slow_bounds_are_approached_as_one_over_z(z, pair):
+    low, high = pair
+    answer = SlowlyBounded(low, high)(torch.tensor([z], dtype=torch.float64)).item()
+    near, far = (low, high) if z < 0 else (high, low)
+    left = mp.mpf(far - near) / (2 * (1 + abs(mp.mpf(z))))  # of the way to the bound on z's side
+    assert answer == pytest.approx(float(near + left), rel=1e-12, abs=1e-12 * (abs(low) + abs(high)))
+
+
+def test_slow_bounds_let_a_precision_come_back_from_where_the_sigmoid_holds_it():
+    """Two hundred steps of Adam from far out, towards the middle."""
+    ends = {}
+    for link in (Bounded(), SlowlyBounded()):
+        z = torch.tensor([30.0], requires_grad=True)
+        optimizer = torch.optim.Adam([z], 0.3)
+        for _ in range(200):
+            optimizer.zero_grad()
+            (link(z) - 2.5).square().sum().backward()
+            optimizer.step()
+        ends[type(link)] = float(link(z.detach()))
+    assert ends[Bounded] > 6.99
+    assert abs(ends[SlowlyBounded] - 2.5) < 0.5
+
+
+@pytest.mark.parametrize("kind", [Bounded, SlowlyBounded])
+@laws
 @given(bounds, st.lists(finite, min_size=2, max_size=8))
-def test_bounded_stays_within_its_bounds_and_never_falls(pair, values):
+def test_bounded_stays_within_its_bounds_and_never_falls(kind, pair, values):
     low, high = pair
     z = torch.tensor(sorted(values))
-    answer = Bounded(low, high)(z)
+    answer = kind(low, high)(z)
     rounding = 1e-6 * (abs(low) + abs(high))
     assert float(answer.min()) >= low - rounding
     assert float(answer.max()) <= high + rounding
@@ -74,7 +100,7 @@ def test_softplus_is_stable_with_the_right_gradient_everywhere(z, dtype):
     assert gradient.item() == pytest.approx(slope, rel=1e-5)
 
 
-@pytest.mark.parametrize("link", [Exp(), Softplus(), Bounded()], ids=str)
+@pytest.mark.parametrize("link", [Exp(), Softplus(), Bounded(), SlowlyBounded()], ids=str)
 def test_gradients_are_finite_and_never_negative(link):
     z = torch.tensor(EXTREMES, requires_grad=True)
     (gradient,) = torch.autograd.grad(link(z).sum(), z)
@@ -85,17 +111,20 @@ def test_gradients_are_finite_and_never_negative(link):
 # --- links by name ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("link", [Exp(), Softplus(), Bounded(), Bounded(-1.5, 3.0), Bounded(0.0, 1e6)], ids=str)
+@pytest.mark.parametrize(
+    "link", [Exp(), Softplus(), Bounded(), Bounded(-1.5, 3.0), Bounded(0.0, 1e6), SlowlyBounded(-1.5, 3.0)], ids=str
+)
 def test_a_link_is_read_back_from_its_name(link):
     assert parse_link(str(link)) == link
     assert parse_link(link) is link
 
 
+@pytest.mark.parametrize("kind", [Bounded, SlowlyBounded])
 @laws
 @given(bounds)
-def test_any_bounds_are_read_back_exactly(pair):
+def test_any_bounds_are_read_back_exactly(kind, pair):
     """A saved student keeps its link as this name, and must answer as before."""
-    link = Bounded(*pair)
+    link = kind(*pair)
     assert parse_link(str(link)) == link
 
 
@@ -110,13 +139,16 @@ def test_the_plain_names():
     assert parse_link("exp") == Exp()
     assert parse_link("softplus") == Softplus()
     assert parse_link("bounded") == Bounded(-2.0, 7.0)
+    assert parse_link("slowly_bounded") == SlowlyBounded(-2.0, 7.0) != Bounded(-2.0, 7.0)
 
 
 @pytest.mark.parametrize(
     "name", ["", "tanh", "Exp", "bounded(1)", "bounded(1, 2, 3)", "bounded(a, b)", "bounded(1.2.3, 4)", "bounded(., 1)"]
 )
 def test_an_unknown_name_is_refused_with_those_that_exist(name):
-    with pytest.raises(ValueError, match=r"a link is exp, softplus, bounded or bounded\(low, high\); got"):
+    with pytest.raises(
+        ValueError, match=r"a link is exp, softplus, bounded\(low, high\) or slowly_bounded\(low, high\); got"
+    ):
         parse_link(name)
 
 
@@ -132,7 +164,7 @@ def test_infinite_bounds_which_would_answer_with_nan_are_refused(low, high):
         Bounded(low, high)
 
 
-@pytest.mark.parametrize("link", [Exp(), Softplus(), Bounded(-2.0, 7.0)], ids=str)
+@pytest.mark.parametrize("link", [Exp(), Softplus(), Bounded(-2.0, 7.0), SlowlyBounded(-2.0, 7.0)], ids=str)
 @given(g=st.floats(-1.8, 6.5))
 def test_the_inverse_of_a_link_leads_back(link, g):
     assert float(link(torch.tensor([link.inverse(g)], dtype=torch.float64))) == pytest.approx(g, abs=1e-6)
@@ -141,6 +173,7 @@ def test_the_inverse_of_a_link_leads_back(link, g):
 def test_the_inverse_of_bounds_stays_finite_beyond_them():
     for g in (-50.0, 50.0, math.inf):
         assert abs(Bounded(-2.0, 7.0).inverse(g)) < 5
+        assert abs(SlowlyBounded(-2.0, 7.0).inverse(g)) < 50
 
 
 def test_bounds_leave_room_above_what_was_fitted_but_not_without_end():

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from opu.dirichlet import Dirichlet
-from opu.students import Bounded, Student, from_backbone, lenet, mlp
+from opu.students import SlowlyBounded, Student, from_backbone, lenet, mlp
 from opu.teachers import Ensemble, MCDropout, WeightSamples
 
 
@@ -72,7 +72,7 @@ def test_the_answer_is_the_softmax_and_the_link_of_the_networks(name, link):
 @every
 def test_the_default_link_keeps_the_log_precision_between_its_bounds(name):
     student, x = build(name)
-    assert student.link == Bounded(-2.0, 7.0)
+    assert student.link == SlowlyBounded(-2.0, 7.0)
     for scale in (1.0, 1e3, 1e6):
         g = student(scale * x).log_precision.detach()
         assert float(g.min()) >= -2

@@ -124,7 +124,7 @@ def test_the_folder_holds_json_and_safetensors_and_nothing_else(tmp_path):
         "num_classes": 3,
         "hidden": [6],
         "shared_trunk": False,
-        "link": "bounded(-2.0, 7.0)",
+        "link": "slowly_bounded(-2.0, 7.0)",
     }
     content = (folder / "model.safetensors").read_bytes()
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])

@@ -27,7 +27,7 @@ def measure(models: Models, wanted: set[str]) -> dict[str, Any]:
         seconds["mc_dropout"] = _mc_dropout(models, x)
     if "sgld" in wanted:
         seconds["sgld"] = _weight_samples(models, x)
-    seconds["opu"] = {"one_pass": _one_pass(models.student("bounded"), x)}
+    seconds["opu"] = {"one_pass": _one_pass(models.student("slowly_bounded"), x)}
     seconds["bdk"] = {"one_pass": _one_pass(CategoricalStudent(models.classifier()), x)}
     if "dpn_vgg" in wanted:
         seconds["dpn_vgg"] = {"one_pass": _one_pass(ConcentrationStudent(models.vgg()), x)}

@@ -1,8 +1,8 @@
 """Networks that answer with a Dirichlet."""
 
-from opu.students.links import Bounded, Exp, Link, Softplus
+from opu.students.links import Bounded, Exp, Link, SlowlyBounded, Softplus
 from opu.students.networks import from_backbone, lenet, mlp
 from opu.students.store import load
 from opu.students.student import Student
 
-__all__ = ["Bounded", "Exp", "Link", "Softplus", "Student", "from_backbone", "lenet", "load", "mlp"]
+__all__ = ["Bounded", "Exp", "Link", "SlowlyBounded", "Softplus", "Student", "from_backbone", "lenet", "load", "mlp"]

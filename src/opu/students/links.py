@@ -46,7 +46,7 @@ class Softplus:
 
 @dataclass(frozen=True)
 class Bounded:
-    """``log alpha_0`` between two bounds, by a sigmoid: our default. Precision cannot explode or vanish off the data."""
+    """``log alpha_0`` between two bounds, by a sigmoid: precision cannot explode or vanish off the data."""
 
     low: float | int = -2.0
     high: float | int = 7.0
@@ -61,13 +61,37 @@ class Bounded:
 
     def inverse(self, log_precision: float) -> float:
         """The ``z`` that gives a log-precision; beyond the bounds, one that comes near them."""
-        share = (log_precision - self.low) / (self.high - self.low)
-        share = min(max(share, 0.01), 0.99)
+        share = self._share(log_precision)
         return math.log(share / (1 - share))
+
+    def _share(self, log_precision: float) -> float:
+        """How far from the lower bound to the upper one, kept off both."""
+        share = (log_precision - self.low) / (self.high - self.low)
+        return min(max(share, 0.01), 0.99)
 
     def __str__(self) -> str:
         # In full, since a saved student is built again from this text.
         return f"bounded({float(self.low)!r}, {float(self.high)!r})"
+
+
+@dataclass(frozen=True)
+class SlowlyBounded(Bounded):
+    """The same bounds, approached as ``1/z``: our default. A precision that has come near one can come back.
+
+    A sigmoid's slope dies out so fast that a network which once sent all precisions to a bound has lost them for good.
+    """
+
+    def __call__(self, z: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
+        """The log-precision."""
+        return self.low + (self.high - self.low) * (1 + z / (1 + z.abs())) / 2
+
+    def inverse(self, log_precision: float) -> float:
+        """The ``z`` that gives a log-precision; beyond the bounds, one that comes near them."""
+        side = 2 * self._share(log_precision) - 1
+        return side / (1 - abs(side))
+
+    def __str__(self) -> str:
+        return f"slowly_{super().__str__()}"
 
 
 Link = Exp | Softplus | Bounded
@@ -84,14 +108,15 @@ def bounds_for(log_precision: Float[Tensor, " B"]) -> Bounded:
 
 
 def parse_link(link: Link | str) -> Link:
-    """A link from its name: ``exp``, ``softplus``, ``bounded`` or ``bounded(low, high)``."""
+    """A link from its name: ``exp``, ``softplus``, ``bounded(low, high)`` or ``slowly_bounded(low, high)``."""
     if not isinstance(link, str):
         return link
     plain: dict[str, Link] = {"exp": Exp(), "softplus": Softplus(), "bounded": Bounded()}
+    plain["slowly_bounded"] = SlowlyBounded()
     if link in plain:
         return plain[link]
     number = r"([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[-+]?[0-9]+)?)"
-    match = re.fullmatch(rf"bounded\(\s*{number}\s*,\s*{number}\s*\)", link)
+    match = re.fullmatch(rf"(slowly_)?bounded\(\s*{number}\s*,\s*{number}\s*\)", link)
     if match is None:
-        raise ValueError(f"a link is exp, softplus, bounded or bounded(low, high); got {link!r}.")
-    return Bounded(float(match[1]), float(match[2]))
+        raise ValueError(f"a link is exp, softplus, bounded(low, high) or slowly_bounded(low, high); got {link!r}.")
+    return (SlowlyBounded if match[1] else Bounded)(float(match[2]), float(match[3]))

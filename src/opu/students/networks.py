@@ -17,7 +17,7 @@ def mlp(
     hidden: Sequence[int] = (400, 400),
     *,
     shared_trunk: bool = False,
-    link: Link | str = "bounded",
+    link: Link | str = "slowly_bounded",
 ) -> Student:
     """A student of fully connected layers with ReLU; inputs of any shape are flattened.
 
@@ -53,7 +53,7 @@ def lenet(
     hidden: int = 500,
     *,
     shared_trunk: bool = False,
-    link: Link | str = "bounded",
+    link: Link | str = "slowly_bounded",
 ) -> Student:
     """A student of two 5 x 5 convolutions with pooling and one hidden layer: 20 and 50 channels in the paper.
 
@@ -91,7 +91,7 @@ def from_backbone(
     num_classes: int,
     *,
     shared_trunk: bool = True,
-    link: Link | str = "bounded",
+    link: Link | str = "slowly_bounded",
 ) -> Student:
     """A student on a network of the user's, with linear heads.
 

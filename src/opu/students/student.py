@@ -21,7 +21,7 @@ class Student(nn.Module):
         mean_net: From inputs (or the trunk's features) to ``K`` logits: the paper's prediction model.
         precision_net: From inputs (or the trunk's features) to one number: the paper's concentration model.
         trunk: Shared by both where it is given.
-        link: ``exp``, ``softplus``, ``bounded(low, high)``, or a link object.
+        link: ``exp``, ``softplus``, ``bounded(low, high)``, ``slowly_bounded(low, high)``, or a link object.
         recipe: How to build this architecture again; :func:`opu.load` needs it.
     """
 
@@ -31,7 +31,7 @@ class Student(nn.Module):
         precision_net: nn.Module,
         *,
         trunk: nn.Module | None = None,
-        link: Link | str = "bounded",
+        link: Link | str = "slowly_bounded",
         recipe: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()

@@ -36,7 +36,7 @@ from opu.dirichlet import Dirichlet
 from opu.environment import environment
 from opu.evaluate import TEACHER_MEASURES
 from opu.experiments import domains
-from opu.experiments.models import Models, Scale
+from opu.experiments.models import Models, Scale, opening
 from opu.experiments.reproduce import FULL, QUICK, QUICK_SIZES
 from opu.fidelity.report import covered
 from opu.files import write_json
@@ -45,7 +45,7 @@ from opu.students import Student
 
 HELD_OUT_DIGITS = (3, 7)
 ROUNDS_TOGETHER = {name: variation for each in ROUNDS.values() for name, variation in each.items()}
-SETTINGS = ("mc_dropout", "sgld", "held_out_classes", "emnist")
+SETTINGS = ("mc_dropout", "sgld", "held_out_classes", "emnist", "ensemble", "emnist_ensemble")
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,15 @@ class Bench:
 
     @property
     def teacher(self) -> Any:
-        """MC dropout, or SGLD."""
-        return self.models.teacher("sgld" if self.models.folder.name.startswith("sgld") else "mc_dropout")
+        """The setting's, which names the folder."""
+        setting = self.models.folder.name
+        kind = "ensemble" if "ensemble" in setting else "sgld" if setting.startswith("sgld") else "mc_dropout"
+        return self.models.teacher(kind)
 
 
 def bench(setting: str, seed: int, folder: Path, device: str, small: bool) -> Bench:
     """The same for every process: held-out inputs in two halves, one that calibrates and a fresh one that judges."""
-    table = "emnist" if setting == "emnist" else "mnist"
+    table = "emnist" if setting.startswith("emnist") else "mnist"
     domain = domains.DOMAINS[table]()
     scale: Scale = FULL[table]
     if small:
@@ -77,7 +79,7 @@ def bench(setting: str, seed: int, folder: Path, device: str, small: bool) -> Be
         domain = domain.without(HELD_OUT_DIGITS)
     half = len(domain.held_out) // 2
     fresh = domain.held_out[half:]
-    foreign = strangers(fresh, digits=setting != "emnist", seed=seed)
+    foreign = strangers(fresh, digits=table == "mnist", seed=seed)
     if len(left_out):
         foreign = {"held-out classes": left_out}
     where = torch.device(device)
@@ -167,7 +169,10 @@ def distilled(here: Bench, variation: Variation, small: bool) -> Student:
     """A student by a variation, with its novelty calibrated on the first half of the held-out inputs."""
     models, cuda = here.models, here.models.device.type == "cuda"
     hidden = models.scale.hidden if small or models.domain.name != "mnist" else variation.hidden
-    shape = {"link": variation.link, "shared_trunk": variation.shared_trunk}
+    link: Any = variation.link
+    if link == "fitted":
+        link = models.fitted_bounds(here.teacher)
+    shape = {"link": link, "shared_trunk": variation.shared_trunk}
     if models.domain.name == "mnist":
         student = opu.students.mlp(784, models.domain.num_classes, hidden, **shape)
     else:
@@ -176,7 +181,7 @@ def distilled(here: Bench, variation: Variation, small: bool) -> Student:
         student.precision_net = Joined(student.precision_net, student.mean_net)
     student = student.to(models.device)
     if variation.started:
-        student.start_mean_from(here.teacher)
+        student.start_mean_from(opening(here.teacher))
     epochs = variation.epochs if models.domain.name == "mnist" else variation.epochs // 2
     opu.distill(
         here.teacher,
@@ -237,7 +242,7 @@ def main() -> None:
         wanted = [
             (name, of)
             for name, of in itertools.product(options.variations, benches)
-            if of[0] != "emnist" or name in FOR_EMNIST
+            if not of[0].startswith("emnist") or name in FOR_EMNIST
         ]
         trials: list[dict[str, Any]] = []
         for result in in_order(pool, options.jobs, benches, wanted, trial):

@@ -21,10 +21,12 @@ from opu.experiments.prior_networks import train_prior_network
 from opu.experiments.rows import Row
 from opu.files import write_atomically
 from opu.objectives import Objective
-from opu.students import Student
+from opu.students import Link, SlowlyBounded, Student
+from opu.students.links import bounds_for
 from opu.teachers import Chain, Ensemble, LangevinSettings, MCDropout, Teacher, WeightSamples
 
 NUM_MEMBERS = 5
+NUM_FITTED = 500
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,14 @@ class Models:
         """The network of the published prior network."""
         return classifiers.vgg(self.domain.num_classes, self.scale.vgg_channels).to(self.device)
 
-    def student(self, link: str) -> Student:
+    def fitted_bounds(self, teacher: Teacher) -> SlowlyBounded:
+        """Bounds that suit the teacher's particles: an ensemble's few members agree far more closely than dropout does."""
+        with torch.no_grad():
+            particles = teacher(self.domain.held_out[:NUM_FITTED], self.scale.num_particles)
+        fitted = bounds_for(opu.maximum_likelihood(particles).log_precision)
+        return SlowlyBounded(fitted.low, fitted.high)
+
+    def student(self, link: Link | str) -> Student:
         """A student of the classifier's shape, with two networks."""
         if self.domain.network == "mlp":
             return opu.students.mlp(784, self.domain.num_classes, self.scale.hidden, link=link).to(self.device)
@@ -157,8 +166,8 @@ class Models:
 
     def _opu(self, row: Row) -> nn.Module:
         preset = self.scale.preset(row.preset)
-        student, teacher = self.student(preset.link), self.teacher(row.teacher)
-        student.start_mean_from(teacher.members[0] if isinstance(teacher, Ensemble) else teacher)
+        teacher = self.teacher(row.teacher)
+        student = self.student(preset.link).start_mean_from(opening(teacher))
         self._distil(row, student, preset, objective(row.preset, row.divergence, row.teacher))
         student.save(self.folder / slug(row.name) / "student")
         return student
@@ -241,6 +250,11 @@ class Models:
         settings = replace(PRIOR_NETWORKS[row.kind], epochs=self.scale.prior_network_epochs)
         net = self.vgg() if row.kind.startswith("dpn_vgg") else self.classifier()
         return train_prior_network(net, self.domain.x, self.domain.labels, settings, self.progress)
+
+
+def opening(teacher: Any) -> Any:
+    """Where a student's mean network starts: an ensemble's average weights mean nothing, so at one of its members."""
+    return teacher.members[0] if isinstance(teacher, Ensemble) else teacher
 
 
 def slug(name: str) -> str:

@@ -23,11 +23,11 @@ from torch import nn
 import opu
 from benchmarks.robust_recipe import Bench, bench_here, in_order
 from opu import metrics
-from opu.baselines import CategoricalStudent, ConcentrationStudent, CrossEntropy
+from opu.baselines import CategoricalStudent, ConcentrationStudent
 from opu.environment import environment
 from opu.evaluate import student_answers
 from opu.files import rounded, write_json
-from opu.objectives import parse
+from opu.objectives import CrossEntropy, parse
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,15 @@ OBJECTIVES = (
     "kl",
     "steady_kl",
     "0.1*kl + 10*mmd",
-    "0.01*steady_kl + 10*mmd",
+    "0.1*steady_kl + 10*mmd",
+    "0.0001*steady_kl + 10*mmd",
     "10*mmd",
-    "mean",
-    "mean + 0.1*precision",
     "proxy",
+    "cross_entropy",
+    "cross_entropy + 10*mmd",
+    "cross_entropy + 0.001*steady_kl",
+    "cross_entropy + 0.0001*steady_kl",
+    "cross_entropy + 0.0001*steady_kl + 10*mmd",
 )
 
 

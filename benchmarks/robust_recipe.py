@@ -24,6 +24,7 @@ import opu
 from benchmarks.robust_scores import candidates
 from benchmarks.robust_strangers import strangers
 from benchmarks.robust_variations import (
+    FITTED,
     FOR_EMNIST,
     KINDS,
     ROUNDS,
@@ -36,7 +37,7 @@ from opu.dirichlet import Dirichlet
 from opu.environment import environment
 from opu.evaluate import TEACHER_MEASURES
 from opu.experiments import domains
-from opu.experiments.models import Models, Scale, opening
+from opu.experiments.models import NUM_FITTED, Models, Scale, opening
 from opu.experiments.reproduce import FULL, QUICK, QUICK_SIZES
 from opu.fidelity.report import covered
 from opu.files import write_json
@@ -169,10 +170,7 @@ def distilled(here: Bench, variation: Variation, small: bool) -> Student:
     """A student by a variation, with its novelty calibrated on the first half of the held-out inputs."""
     models, cuda = here.models, here.models.device.type == "cuda"
     hidden = models.scale.hidden if small or models.domain.name != "mnist" else variation.hidden
-    link: Any = variation.link
-    if link == "fitted":
-        link = models.fitted_bounds(here.teacher)
-    shape = {"link": link, "shared_trunk": variation.shared_trunk}
+    shape = {"link": variation.link.removesuffix(FITTED), "shared_trunk": variation.shared_trunk}
     if models.domain.name == "mnist":
         student = opu.students.mlp(784, models.domain.num_classes, hidden, **shape)
     else:
@@ -180,6 +178,8 @@ def distilled(here: Bench, variation: Variation, small: bool) -> Student:
     if variation.joined:
         student.precision_net = Joined(student.precision_net, student.mean_net)
     student = student.to(models.device)
+    if variation.link.endswith(FITTED):
+        student.fit_bounds(here.teacher, models.domain.held_out[:NUM_FITTED], models.scale.num_particles)
     if variation.started:
         student.start_mean_from(opening(here.teacher))
     epochs = variation.epochs if models.domain.name == "mnist" else variation.epochs // 2

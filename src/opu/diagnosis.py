@@ -1,4 +1,4 @@
-"""Why a loss stopped being a number."""
+"""Why a loss stopped being a number, and whether a precision still says something."""
 
 import math
 
@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from opu.objectives import Objective
+from opu.students.links import Bounded
 
 
 class Diverged(RuntimeError):
@@ -38,3 +39,23 @@ def _cause(x: Tensor, log_particles: Tensor, student: nn.Module) -> str:
     if not -30 < low <= high < 30:
         return f"the log-precision ran away to {low:.3g} .. {high:.3g}; use the bounded link or a lower learning rate"
     return "the objective overflowed; lower the learning rate or the objective's weights"
+
+
+# So near to a bound, as a share of the way between both, that the precision has no room left; and for how many inputs.
+_NEAR, _MOST = 0.03, 0.9
+
+
+def stuck(link: object, log_precision: Tensor) -> str | None:
+    """What to do where nearly all ordinary inputs have the precision of one bound, which then says nothing about them."""
+    if not isinstance(link, Bounded):
+        return None
+    share = (log_precision - link.low) / (link.high - link.low)
+    for bound, value, near in (("lower", link.low, share < _NEAR), ("upper", link.high, share > 1 - _NEAR)):
+        stuck_there = float(near.float().mean())
+        if stuck_there >= _MOST:
+            return (
+                f"the log-precision of {stuck_there:.0%} of the held-out inputs is at the {bound} bound of the student's "
+                f"link, {value:g}: it tells them apart no more. Before distilling, call "
+                "student.fit_bounds(teacher, x), or give KL more weight in the objective."
+            )
+    return None

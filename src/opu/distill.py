@@ -1,5 +1,6 @@
 """The loop: a student learns to answer as its teacher's particles lie."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from opu import objectives
 from opu.checks import check_particles, check_randomness
+from opu.diagnosis import stuck
 from opu.dirichlet import Dirichlet
 from opu.graphed import Graphed
 from opu.inputs import Rows, Transform, as_rows, default_transform
@@ -26,7 +28,7 @@ def distill(
     student: nn.Module,
     inputs: Any,
     *,
-    objective: str | Objective = "0.03*steady_kl + 10*mmd",
+    objective: str | Objective = "0.1*steady_kl + 10*mmd",
     num_particles: int = 64,
     broaden: Transform | str | None = "auto",
     broadened_fraction: float = 0.5,
@@ -54,7 +56,7 @@ def distill(
         teacher: Gives particles: ``teacher(x, num_particles) -> (S, B, K)`` log-probabilities.
         student: Answers with a Dirichlet. It is trained in place, on the device where its weights are.
         inputs: A tensor, an array, a dataset, a loader, or an iterable of batches; labels that come along are not read.
-        objective: A sum such as ``"0.03*steady_kl + 10*mmd"``, or an objective object.
+        objective: A sum such as ``"0.1*steady_kl + 10*mmd"``, or an objective object.
         num_particles: Fresh particles for each input and step.
         broaden: How to make inputs wider than the data; ``"auto"`` picks by shape (images, feature vectors) where the
             teacher can label new inputs, ``None`` leaves the inputs alone.
@@ -154,6 +156,7 @@ def distill(
     result = run.finish()
     if kept is not None and len(kept) >= FEWEST_INPUTS:
         calibrate(student, kept, blend)
+        _warn_where_stuck(student, kept)
     return result
 
 
@@ -176,6 +179,13 @@ def calibrate(student: nn.Module, inputs: Tensor, blend: Blend | None = None) ->
     novelty = Novelty.fit(q, blend or (FOR_ROWS if inputs.ndim == 2 else FOR_IMAGES))
     student.novelty = novelty
     return novelty
+
+
+def _warn_where_stuck(student: nn.Module, inputs: Tensor) -> None:
+    with torch.no_grad():
+        found = stuck(getattr(student, "link", None), student(inputs[:1024]).log_precision)
+    if found is not None:
+        warnings.warn(found, stacklevel=3)
 
 
 def _check_settings(settings: dict[str, Any], resume: bool, out: str | Path | None) -> None:

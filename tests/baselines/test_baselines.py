@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from opu import Dirichlet, distill, kl_divergence, measures
-from opu.baselines import CategoricalStudent, ConcentrationStudent, CrossEntropy, FactorNoise, prior_network_loss
+from opu.baselines import CategoricalStudent, ConcentrationStudent, FactorNoise, prior_network_loss
+from opu.objectives import CrossEntropy
 
 
 def test_a_categorical_student_is_its_softmax_and_sits_in_a_point():

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import opu
-from opu.diagnosis import Diverged
+from opu.diagnosis import Diverged, stuck
 from opu.objectives import CriticEMD
 
 
@@ -163,7 +163,7 @@ def test_a_log_line_for_each_step_and_the_settings_are_written(teacher, inputs, 
     assert [line["loss"] for line in steps] == result.losses
     assert [line["held_out"] for line in lines if "held_out" in line] == result.held_out
     config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert config["distill"]["objective"] == "0.03*steady_kl + 10*mmd"
+    assert config["distill"]["objective"] == "0.1*steady_kl + 10*mmd"
 
 
 def test_a_bank_of_stored_particles_is_aligned_with_the_inputs(inputs):
@@ -304,3 +304,28 @@ def test_the_critic_is_kept_in_the_checkpoint(teacher, inputs, tmp_path):
     resumed, _ = run(teacher, inputs, resume=True, **options)
     for name, w in whole.state_dict().items():
         assert torch.equal(w, resumed.state_dict()[name]), name
+
+
+@pytest.mark.parametrize(("bound", "value"), [("upper", 7.0), ("lower", -2.0)])
+def test_a_precision_that_ends_at_a_bound_is_said_with_what_to_do(bound, value):
+    link = opu.students.SlowlyBounded()
+    inside = torch.linspace(-1.0, 6.0, 200)
+    assert stuck(link, inside) is None
+    assert stuck(link, torch.cat([inside[:30], torch.full((170,), value)])) is None
+    found = stuck(link, torch.cat([inside[:10], torch.full((190,), value)]))
+    assert found is not None
+    assert f"95% of the held-out inputs is at the {bound} bound of the student's link, {value:g}" in found
+    assert "student.fit_bounds(teacher, x)" in found
+    assert stuck(opu.students.Exp(), torch.full((200,), value)) is None
+
+
+def test_a_teacher_that_is_surer_than_the_link_allows_gives_a_warning(inputs):
+    net = make_net(dropout=0.0)
+
+    def nearly_one_network(x, num_particles):
+        noise = 1e-4 * torch.randn(num_particles, len(x), 3)
+        return (net(x).detach() + noise).log_softmax(-1)
+
+    student = opu.students.mlp(4, 3, (16,), link="bounded")
+    with pytest.warns(UserWarning, match="is at the upper bound of the student's link, 7: it tells them apart no more"):
+        opu.distill(nearly_one_network, student, inputs, epochs=60, learning_rate=3e-2, held_out=inputs, progress=False)

@@ -7,9 +7,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import opu
 from opu import graphed
-from opu.baselines import CategoricalStudent, ConcentrationStudent, CrossEntropy
+from opu.baselines import CategoricalStudent, ConcentrationStudent
 from opu.kernels import RBF
-from opu.objectives import NAMES, SampledMMD, Sinkhorn
+from opu.objectives import NAMES, CrossEntropy, SampledMMD, Sinkhorn
 from opu.teachers import MCDropout, WeightSamples
 from opu.training import Run, Schedule
 
@@ -57,7 +57,6 @@ OBJECTIVES = {
     **{name: make for name, make in NAMES.items() if name != "emd"},
     "rbf": lambda: SampledMMD(RBF((0.1, 0.2))),
     "short sinkhorn": lambda: Sinkhorn(most_last_steps=3),
-    "cross entropy": CrossEntropy,
 }
 
 

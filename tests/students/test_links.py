@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath.ctx_mp import MPContext
 
+import opu
 from opu import students
 from opu.students import Bounded, Exp, SlowlyBounded, Softplus
 from opu.students.links import bounds_for, parse_link
@@ -188,3 +189,34 @@ def test_a_student_starts_about_the_precision_it_is_told(shared):
     with torch.no_grad():
         started = student(0.1 * torch.randn(50, 4)).log_precision
     assert float((started - 5.0).abs().max()) < 1.0
+
+
+def sharp(log_precision):
+    """A teacher whose particles are draws of Dirichlets with a known precision."""
+
+    def teacher(x, num_particles):
+        q = opu.Dirichlet.from_logits(x, torch.full((len(x),), log_precision))
+        return q.rsample(num_particles).log()
+
+    return teacher
+
+
+def test_fitted_bounds_leave_room_for_the_teachers_precision_and_are_saved(tmp_path):
+    x = torch.randn(300, 3)
+    student = students.mlp(3, 3, (8,)).fit_bounds(sharp(9.0), x)
+    assert isinstance(student.link, SlowlyBounded)
+    assert student.link.high == pytest.approx(10.0, abs=0.3)
+    student.save(tmp_path / "student")
+    again = opu.load(tmp_path / "student")
+    assert again.link == student.link
+    assert torch.equal(again(x).log_precision, student.eval()(x).log_precision)
+
+
+def test_fitted_bounds_of_a_plain_teacher_are_the_default_and_keep_the_kind_of_link():
+    student = students.mlp(3, 3, (8,), link="bounded").fit_bounds(sharp(2.0), torch.randn(100, 3))
+    assert student.link == Bounded(-2.0, 7.0)
+
+
+def test_only_a_bounded_link_has_bounds_to_fit():
+    with pytest.raises(ValueError, match="only a bounded link has bounds to fit; this student's is exp"):
+        students.mlp(3, 3, (8,), link="exp").fit_bounds(sharp(2.0), torch.randn(10, 3))

@@ -1,10 +1,8 @@
 """Bayesian dark knowledge (Balan et al., 2015): one network learns the teacher's average probabilities, and no more."""
 
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from opu.dirichlet import Dirichlet
-from opu.objectives.base import BaseObjective
 
 # A categorical student says nothing of its own confidence: on the simplex it is a point, the sharpest Dirichlet there is.
 _POINT = 20.0
@@ -24,11 +22,3 @@ class CategoricalStudent(nn.Module):
         """One point on the simplex for each row of ``x``."""
         logits = self.net(x)
         return Dirichlet.from_logits(logits, logits.new_full((len(logits),), _POINT))
-
-
-class CrossEntropy(BaseObjective):
-    r""":math:`-E_{p_x}\sum_k \pi_k \ln h_k`: the forward KL between the average particle and the mean, up to a constant."""
-
-    def __call__(self, x: Tensor, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
-        """One value per input."""
-        return -(log_particles.exp().mean(0).to(q.log_mean) * q.log_mean).sum(-1)

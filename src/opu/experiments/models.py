@@ -12,7 +12,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 import opu
-from opu.baselines import CategoricalStudent, ConcentrationStudent, CrossEntropy
+from opu.baselines import CategoricalStudent, ConcentrationStudent
 from opu.experiments import classifiers
 from opu.experiments.domains import Domain
 from opu.experiments.presets import PRESETS, Preset, objective
@@ -20,9 +20,8 @@ from opu.experiments.prior_networks import SETTINGS as PRIOR_NETWORKS
 from opu.experiments.prior_networks import train_prior_network
 from opu.experiments.rows import Row
 from opu.files import write_atomically
-from opu.objectives import Objective
-from opu.students import Link, SlowlyBounded, Student
-from opu.students.links import bounds_for
+from opu.objectives import CrossEntropy, Objective
+from opu.students import Student
 from opu.teachers import Chain, Ensemble, LangevinSettings, MCDropout, Teacher, WeightSamples
 
 NUM_MEMBERS = 5
@@ -91,14 +90,7 @@ class Models:
         """The network of the published prior network."""
         return classifiers.vgg(self.domain.num_classes, self.scale.vgg_channels).to(self.device)
 
-    def fitted_bounds(self, teacher: Teacher) -> SlowlyBounded:
-        """Bounds that suit the teacher's particles: an ensemble's few members agree far more closely than dropout does."""
-        with torch.no_grad():
-            particles = teacher(self.domain.held_out[:NUM_FITTED], self.scale.num_particles)
-        fitted = bounds_for(opu.maximum_likelihood(particles).log_precision)
-        return SlowlyBounded(fitted.low, fitted.high)
-
-    def student(self, link: Link | str) -> Student:
+    def student(self, link: str) -> Student:
         """A student of the classifier's shape, with two networks."""
         if self.domain.network == "mlp":
             return opu.students.mlp(784, self.domain.num_classes, self.scale.hidden, link=link).to(self.device)
@@ -168,6 +160,8 @@ class Models:
         preset = self.scale.preset(row.preset)
         teacher = self.teacher(row.teacher)
         student = self.student(preset.link).start_mean_from(opening(teacher))
+        if preset.fitted:
+            student.fit_bounds(teacher, self.domain.held_out[:NUM_FITTED], self.scale.num_particles)
         self._distil(row, student, preset, objective(row.preset, row.divergence, row.teacher))
         student.save(self.folder / slug(row.name) / "student")
         return student

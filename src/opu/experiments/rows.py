@@ -30,7 +30,7 @@ class Row:
 
 
 TEACHERS = {"MCDP": "mc_dropout", "SGLD": "sgld"}
-ROBUST = "0.03*steady_kl + 10*mmd"
+ROBUST = "0.1*steady_kl + 10*mmd"
 # Ends the name of a table whose strangers are classes that its teachers have not seen.
 HELD_OUT = "-held-out"
 # And of one that asks whether our recipe is as good as its teachers, with a deep ensemble, and photographs as strangers.

@@ -10,7 +10,7 @@ from opu.kernels import Exponential, Polynomial
 from opu.objectives.base import BaseObjective, Objective, WeightedSum
 from opu.objectives.emd import Critic, CriticEMD
 from opu.objectives.exact_mmd import ExactMMD, squared_mmd_between
-from opu.objectives.kl import ForwardKL, SteadyKL
+from opu.objectives.kl import CrossEntropy, ForwardKL, SteadyKL
 from opu.objectives.sampled_mmd import SampledMMD
 from opu.objectives.sinkhorn import Sinkhorn
 
@@ -19,6 +19,7 @@ __all__ = [
     "BaseObjective",
     "Critic",
     "CriticEMD",
+    "CrossEntropy",
     "ExactMMD",
     "ForwardKL",
     "Objective",
@@ -33,6 +34,7 @@ __all__ = [
 NAMES: dict[str, Callable[[], BaseObjective]] = {
     "kl": ForwardKL,
     "steady_kl": SteadyKL,
+    "cross_entropy": CrossEntropy,
     "mmd": lambda: ExactMMD(Exponential()),
     "mmd_polynomial": lambda: ExactMMD(0.5 * Polynomial(3) + 0.5 * Polynomial(4)),
     "mmd_sampled": SampledMMD,

@@ -1,4 +1,4 @@
-"""Forward KL: maximum likelihood of the particles, amortised; plain, and with a bound on what one input may do."""
+"""Forward KL, maximum likelihood of the particles, amortised: plain, with a bound on each input's pull, or of means alone."""
 
 import math
 
@@ -57,3 +57,15 @@ class SteadyKL(BaseObjective):
 
     def __repr__(self) -> str:
         return f"SteadyKL({self.strongest:g})"
+
+
+class CrossEntropy(BaseObjective):
+    r""":math:`-E_{p_x}\sum_k \pi_k \ln h_k`: the forward KL between the average particle and the mean, up to a constant.
+
+    Bayesian dark knowledge by itself, since it leaves the precision alone. Beside another objective it holds the mean
+    where a Dirichlet that follows hundreds of classes would pull it away.
+    """
+
+    def __call__(self, x: Tensor, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
+        """One value per input."""
+        return -(log_particles.exp().mean(0).to(q.log_mean) * q.log_mean).sum(-1)

@@ -32,7 +32,9 @@ def save(student: Student, folder: Path) -> None:
         raise ValueError(f"a student is saved into a folder; {folder} is a file. Choose another path.")
     weights = {name: w.detach().cpu().contiguous().clone() for name, w in student.state_dict().items()}
     write_atomically(folder / "model.safetensors", to_bytes(weights, metadata={"format": "pt"}))
-    write_json(folder / "config.json", {"format": FORMAT, "kind": "opu student", **student.recipe})
+    write_json(
+        folder / "config.json", {"format": FORMAT, "kind": "opu student", **student.recipe, "link": str(student.link)}
+    )
 
 
 def load(folder: str | Path, *, backbone: nn.Module | None = None) -> Student:

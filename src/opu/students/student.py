@@ -1,14 +1,17 @@
 """A student: a network that answers every input with a Dirichlet."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from opu.dirichlet import Dirichlet
+from opu.fit import maximum_likelihood
 from opu.novelty import Novelty
-from opu.students.links import Link, parse_link
+from opu.students.links import Bounded, Link, bounds_for, parse_link
 
 
 class Student(nn.Module):
@@ -87,6 +90,19 @@ class Student(nn.Module):
         """Start the precision network about a value, such as the median of what fits the teacher's particles."""
         last = [layer for layer in self.precision_net.modules() if isinstance(layer, nn.Linear)][-1]
         nn.init.constant_(last.bias, self.link.inverse(log_precision))
+        return self
+
+    @torch.no_grad()
+    def fit_bounds(self, teacher: Any, x: Tensor, num_particles: int = 200) -> "Student":
+        """Give a bounded link the bounds that suit the teacher's particles at some ordinary inputs; before distilling.
+
+        The default suits posteriors over networks on images. The few members of an ensemble agree far more closely, and a
+        student that may not follow them answers all ordinary inputs with the same precision, that of its upper bound.
+        """
+        if not isinstance(self.link, Bounded):
+            raise ValueError(f"only a bounded link has bounds to fit; this student's is {self.link}.")
+        fitted = bounds_for(maximum_likelihood(teacher(x, num_particles)).log_precision)
+        self.link = replace(self.link, low=fitted.low, high=fitted.high)
         return self
 
     def save(self, folder: str | Path) -> None:

@@ -50,12 +50,16 @@ def stuck(link: object, log_precision: Tensor) -> str | None:
     if not isinstance(link, Bounded):
         return None
     share = (log_precision - link.low) / (link.high - link.low)
-    for bound, value, near in (("lower", link.low, share < _NEAR), ("upper", link.high, share > 1 - _NEAR)):
+    upper = "Before distilling, call student.fit_bounds(teacher, x), or give KL more weight in the objective."
+    lower = "Unless the teacher's particles contradict one another everywhere, use steady_kl or a lower learning rate."
+    for bound, value, near, advice in (
+        ("lower", link.low, share < _NEAR, lower),
+        ("upper", link.high, share > 1 - _NEAR, upper),
+    ):
         stuck_there = float(near.float().mean())
         if stuck_there >= _MOST:
             return (
                 f"the log-precision of {stuck_there:.0%} of the held-out inputs is at the {bound} bound of the student's "
-                f"link, {value:g}: it tells them apart no more. Before distilling, call "
-                "student.fit_bounds(teacher, x), or give KL more weight in the objective."
+                f"link, {value:g}: it tells them apart no more. {advice}"
             )
     return None

@@ -28,7 +28,7 @@ def distill(
     student: nn.Module,
     inputs: Any,
     *,
-    objective: str | Objective = "0.1*steady_kl + 10*mmd",
+    objective: str | Objective | None = None,
     num_particles: int = 64,
     broaden: Transform | str | None = "auto",
     broadened_fraction: float = 0.5,
@@ -56,7 +56,8 @@ def distill(
         teacher: Gives particles: ``teacher(x, num_particles) -> (S, B, K)`` log-probabilities.
         student: Answers with a Dirichlet. It is trained in place, on the device where its weights are.
         inputs: A tensor, an array, a dataset, a loader, or an iterable of batches; labels that come along are not read.
-        objective: A sum such as ``"0.1*steady_kl + 10*mmd"``, or an objective object.
+        objective: A sum such as ``"0.1*steady_kl + 10*mmd"``, or an objective object. Unless given, that sum with one
+            over the number of classes as KL's weight.
         num_particles: Fresh particles for each input and step.
         broaden: How to make inputs wider than the data; ``"auto"`` picks by shape (images, feature vectors) where the
             teacher can label new inputs, ``None`` leaves the inputs alone.
@@ -104,7 +105,10 @@ def distill(
         raise ValueError(f"graph=True needs a student on a CUDA device; this one is on {device}. Leave it out.")
     rows = as_rows(inputs)
     teacher = _aligned(teacher, rows)
-    _check_agreement(teacher, student, rows)
+    num_classes = _check_agreement(teacher, student, rows)
+    if objective is None:
+        settings["objective"] = chosen = objectives.default(num_classes)
+        objective = objectives.parse(chosen)
 
     folder = NoFolder() if out is None else RunFolder(Path(out), settings, resume=resume)
     before = folder.checkpoint()
@@ -221,8 +225,8 @@ def _aligned(teacher: Teacher, rows: Rows) -> Teacher:
 
 
 @torch.no_grad()
-def _check_agreement(teacher: Teacher, student: nn.Module, rows: Rows) -> None:
-    """Ask both about a few rows, with the random state put back, before anything is written or trained."""
+def _check_agreement(teacher: Teacher, student: nn.Module, rows: Rows) -> int:
+    """Ask both about a few rows, with the random state put back, before anything is written or trained; the classes."""
     device = next(student.parameters()).device
     x = rows.take(torch.arange(min(len(rows), 8))).to(device)
     state, mode = random_state(), student.training
@@ -236,6 +240,7 @@ def _check_agreement(teacher: Teacher, student: nn.Module, rows: Rows) -> None:
     check_particles(log_particles, num_rows=len(x), num_classes=q.num_classes)
     check_randomness(log_particles)
     restore_random_state(state)
+    return int(q.num_classes)
 
 
 def _split(rows: Rows, held_out: Any) -> tuple[Rows, Tensor | None]:

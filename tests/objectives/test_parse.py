@@ -7,11 +7,24 @@ import torch
 
 from opu.dirichlet import Dirichlet
 from opu.kernels import Exponential, Polynomial
-from opu.objectives import NAMES, CriticEMD, ExactMMD, ForwardKL, SampledMMD, Sinkhorn, SteadyKL, WeightedSum, parse
+from opu.objectives import (
+    NAMES,
+    CriticEMD,
+    CrossEntropy,
+    ExactMMD,
+    ForwardKL,
+    SampledMMD,
+    Sinkhorn,
+    SteadyKL,
+    WeightedSum,
+    default,
+    parse,
+)
 
 OBJECTS = {
     "kl": ForwardKL,
     "steady_kl": SteadyKL,
+    "cross_entropy": CrossEntropy,
     "mmd": lambda: ExactMMD(Exponential()),
     "mmd_polynomial": lambda: ExactMMD(0.5 * Polynomial(3) + 0.5 * Polynomial(4)),
     "mmd_sampled": SampledMMD,
@@ -32,6 +45,12 @@ def test_a_sum_in_words_is_the_sum_of_the_objects():
     got = value(parse("0.1*kl + 10*mmd"))
     assert torch.equal(got, value(0.1 * ForwardKL() + 10.0 * ExactMMD()))
     torch.testing.assert_close(got, 0.1 * value(ForwardKL()) + 10 * value(ExactMMD()))
+
+
+@pytest.mark.parametrize(("num_classes", "weight"), [(2, 0.5), (10, 0.1), (47, 0.0213), (1000, 0.001)])
+def test_the_default_averages_kl_over_the_classes(num_classes, weight):
+    terms = parse(default(num_classes)).terms
+    assert [(w, type(term)) for w, term in terms] == [(weight, SteadyKL), (10.0, ExactMMD)]
 
 
 def test_every_name_is_known():

@@ -27,6 +27,7 @@ __all__ = [
     "Sinkhorn",
     "SteadyKL",
     "WeightedSum",
+    "default",
     "parse",
     "squared_mmd_between",
 ]
@@ -47,6 +48,15 @@ def parse(text: str) -> WeightedSum:
     """The objective that a sum such as ``"0.1*kl + 10*mmd"`` names."""
     # A plus sign inside a number (1e+2) does not separate terms.
     return WeightedSum([_term(part) for part in re.split(r"(?<![\d.][eE])\+", text)])
+
+
+def default(num_classes: int) -> str:
+    """What is distilled by unless something else is asked for: KL, averaged over the classes, and exact MMD.
+
+    KL adds up what each class has to say, and MMD does not. With the same weight for 10 classes and for 47 it would pull
+    the means of the latter away from the teacher's.
+    """
+    return f"{1 / num_classes:.3g}*steady_kl + 10*mmd"
 
 
 def _term(text: str) -> tuple[float, BaseObjective]:

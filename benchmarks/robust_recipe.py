@@ -131,6 +131,7 @@ def trial(name: str, of: tuple[str, int, Path, str, bool], teacher: dict[str, An
         "seed": seed,
         "variation": name,
         "accuracy": [_percent(1 - wrong.float().mean()), _percent(1 - their_wrong.float().mean())],
+        "balanced_accuracy": [_balanced(m, here.labels) for m in (mean, theirs)],
         "total_variation": round(float((mean - theirs).abs().sum(-1).mean() / 2), 5),
         "coverage": _percent(held.mean()),
         "honest": {str(rate): _percent((p_values < rate).mean()) for rate in (0.01, 0.05)},
@@ -212,6 +213,12 @@ def _apart(inside: np.ndarray, outside: np.ndarray) -> float:
 
 def _auroc(scores: np.ndarray, positive: np.ndarray) -> float:
     return round(metrics.auroc(scores.astype(float), positive), 2)
+
+
+def _balanced(mean: Tensor, labels: Tensor) -> float:
+    """Accuracy with every class of the same weight: EMNIST's training part has them in very different numbers."""
+    right = (mean.argmax(-1) == labels).float()
+    return _percent(torch.stack([right[labels == k].mean() for k in labels.unique()]).mean())
 
 
 def _percent(share: Any) -> float:

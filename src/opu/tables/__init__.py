@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from opu.tables import recipes, studies
-from opu.tables.experiments import SHORT, SUMMARY, one_seed_seconds, reproduced, tabular
+from opu.tables.experiments import OURS, SHORT, SUMMARY, one_seed_seconds, reproduced, rivals, tabular
 from opu.tables.shared import detection_table, read, spread
 
 _BLOCK = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -56,6 +56,9 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "robust-1": recipes.robust_table(1),
     "robust-2": recipes.robust_table(2),
     "robust-3": recipes.robust_table(3),
+    "robust-4": recipes.robust_table(4),
+    "robust-5": recipes.robust_table(5),
+    "many-classes": recipes.many_classes_table,
     "bench-fidelity": recipes.fidelity_bench,
     "robust-scores": recipes.robust_scores_table,
     "novelty-calibration": recipes.calibration_table,
@@ -78,6 +81,10 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "mnist-detection": reproduced("mnist", "detection"),
     "mnist-detection-short": reproduced("mnist", "detection", SUMMARY),
     "mnist-held-out": reproduced("mnist-held-out", "detection"),
+    "mnist-goal": reproduced("mnist-robust", "goal"),
+    "mnist-goal-short": reproduced("mnist-robust", "goal", OURS),
+    "mnist-robust": reproduced("mnist-robust", "detection"),
+    "rivals": rivals,
     "emnist-held-out": reproduced("emnist-held-out", "detection"),
     "emnist-beside": reproduced("emnist", "beside"),
     "emnist-detection": reproduced("emnist", "detection"),

@@ -23,12 +23,20 @@ SUMMARY += (
 )
 SUMMARY += ("DPN (VGG): E", "best trivial detector")
 
+OURS = tuple(f"OPU-{teacher} (robust): N" for teacher in ("MCDP", "SGLD", "ENS"))
+
 
 def reproduced(table: str, part: str, only: tuple[str, ...] | None = None) -> Callable[[Path], str]:
-    """A table of a reproduced experiment, ``beside`` the paper's or ``detection`` by fixed scores: all its rows, or some."""
+    """A table of a reproduced experiment, all its rows or some.
+
+    Args:
+        table: Of which experiment.
+        part: ``beside`` the paper's, ``detection`` by fixed scores, or our recipe less its teachers, the ``goal``.
+        only: The rows that are shown, where not all are.
+    """
 
     def render_it(results: Path) -> str:
-        from opu.experiments.table import as_markdown, beside_the_paper, detection
+        from opu.experiments.table import as_markdown, beside_the_paper, detection, goal
 
         command = f"opu reproduce {table} --seeds 0,1,2 --out runs/reproduce, and copy the files it leaves there"
         records = read(results, f"{table}-full-seed*.json", command)
@@ -36,13 +44,14 @@ def reproduced(table: str, part: str, only: tuple[str, ...] | None = None) -> Ca
             (times,) = read(results, f"{table}-full-times.json", command)
             header, rows = beside_the_paper(records, times)
         else:
-            header, rows = detection(records)
+            header, rows = {"detection": detection, "goal": goal}[part](records)
         lines = as_markdown(header, [row for row in rows if only is None or row[0] in only])
         made = records[0]["environment"]
         seeds = ", ".join(str(record["seed"]) for record in records)
         domains = ", ".join(f"`{name}`" for name in dict.fromkeys(record["domain"] for record in records))
+        summary = "differences of means" if part == "goal" else "mean ± standard deviation"
         return (
-            f"{lines}\n\nDomain {domains}, seeds {seeds}; mean ± standard deviation over seeds; "
+            f"{lines}\n\nDomain {domains}, seeds {seeds}; {summary} over seeds; "
             f"{made['gpu'] or made['cpu']}, torch {made['versions']['torch']}."
         )
 
@@ -91,4 +100,20 @@ def one_seed_seconds(results: Path) -> str:
         f"One seed of {how_many} {len(MNIST)} MNIST rows, alone on one {runs[0]['environment']['gpu']}: "
         f"{sum(run['seconds'] for run in runs):.0f} s{f' ({parts})' if len(runs) > 1 else ''}. "
         "The longest: " + ", ".join(f"{name} ({rows[name]:.0f} s)" for name in longest) + "."
+    )
+
+
+def rivals(results: Path) -> str:
+    """What a user would pick instead, side by side."""
+    from opu.experiments.rivals.table import rivals_table
+    from opu.experiments.table import as_markdown
+
+    records = read(
+        results, "rivals-full-seed*.json", "opu run rivals --seeds 0,1,2,3,4 --device cuda --out runs/rivals"
+    )
+    made = records[0]["environment"]
+    seeds = ", ".join(str(record["seed"]) for record in records)
+    return (
+        f"{as_markdown(*rivals_table(records))}\n\nSeeds {seeds}; mean ± standard deviation, medians of times; best of each "
+        f"column of AUROC in bold; {made['gpu'] or made['cpu']}, torch {made['versions']['torch']}."
     )

@@ -37,7 +37,7 @@ from opu.dirichlet import Dirichlet
 from opu.environment import environment
 from opu.evaluate import TEACHER_MEASURES
 from opu.experiments import domains
-from opu.experiments.models import NUM_FITTED, Models, Scale, opening
+from opu.experiments.models import Models, Scale, opening
 from opu.experiments.reproduce import FULL, QUICK, QUICK_SIZES
 from opu.fidelity.report import covered
 from opu.files import write_json
@@ -130,6 +130,7 @@ def trial(name: str, of: tuple[str, int, Path, str, bool], teacher: dict[str, An
         "setting": of[0],
         "seed": seed,
         "variation": name,
+        "link": str(student.link),
         "accuracy": [_percent(1 - wrong.float().mean()), _percent(1 - their_wrong.float().mean())],
         "balanced_accuracy": [_balanced(m, here.labels) for m in (mean, theirs)],
         "total_variation": round(float((mean - theirs).abs().sum(-1).mean() / 2), 5),
@@ -180,7 +181,7 @@ def distilled(here: Bench, variation: Variation, small: bool) -> Student:
         student.precision_net = Joined(student.precision_net, student.mean_net)
     student = student.to(models.device)
     if variation.link.endswith(FITTED):
-        student.fit_bounds(here.teacher, models.domain.held_out[:NUM_FITTED], models.scale.num_particles)
+        student.fit_bounds(here.teacher, models.domain.held_out[:500], models.scale.num_particles)
     if variation.started:
         student.start_mean_from(opening(here.teacher))
     epochs = variation.epochs if models.domain.name == "mnist" else variation.epochs // 2

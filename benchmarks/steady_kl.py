@@ -18,7 +18,7 @@ from opu.experiments.tabular.students import SOUND
 from opu.files import write_json
 from opu.inputs import broaden
 from opu.objectives import ForwardKL, Objective, SteadyKL
-from opu.students.links import bounds_for
+from opu.students.links import Bounded, bounds_for
 from opu.teachers import GibbsSettings, Teacher, polya_gamma
 
 OBJECTIVES: dict[str, Objective] = {
@@ -49,7 +49,7 @@ def one(table: str, seed: int) -> list[dict[str, Any]]:
     for name, objective in OBJECTIVES.items():
         torch.manual_seed(seed)
         shape = data.x.shape[1], int(data.labels.max()) + 1, SOUND.hidden
-        student = opu.students.mlp(*shape, link=bounds_for(fitted)).start_precision_at(float(fitted.median()))
+        student = opu.students.mlp(*shape, link=Bounded(*bounds_for(fitted))).start_precision_at(float(fitted.median()))
         opu.distill(
             teacher,
             student,

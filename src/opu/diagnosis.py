@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from opu.objectives import Objective
-from opu.students.links import Bounded
+from opu.students.links import Bounds
 
 
 class Diverged(RuntimeError):
@@ -37,24 +37,24 @@ def _cause(x: Tensor, log_particles: Tensor, student: nn.Module) -> str:
     log_precision = student(x).log_precision
     low, high = float(log_precision.min()), float(log_precision.max())
     if not -30 < low <= high < 30:
-        return f"the log-precision ran away to {low:.3g} .. {high:.3g}; use the bounded link or a lower learning rate"
+        return f"the log-precision ran away to {low:.3g} .. {high:.3g}; use a bounded link or a lower learning rate"
     return "the objective overflowed; lower the learning rate or the objective's weights"
 
 
-# So near to a bound, as a share of the way between both, that the precision has no room left; and for how many inputs.
-_NEAR, _MOST = 0.03, 0.9
+# Of how many inputs the precision must be at one bound.
+_MOST = 0.9
 
 
 def stuck(link: object, log_precision: Tensor) -> str | None:
     """What to do where nearly all ordinary inputs have the precision of one bound, which then says nothing about them."""
-    if not isinstance(link, Bounded):
+    if not isinstance(link, Bounds):
         return None
     share = (log_precision - link.low) / (link.high - link.low)
     upper = "Before distilling, call student.fit_bounds(teacher, x), or give KL more weight in the objective."
-    lower = "Unless the teacher's particles contradict one another everywhere, use steady_kl or a lower learning rate."
+    lower = "Before distilling, call student.fit_bounds(teacher, x), or use steady_kl and a lower learning rate."
     for bound, value, near, advice in (
-        ("lower", link.low, share < _NEAR, lower),
-        ("upper", link.high, share > 1 - _NEAR, upper),
+        ("lower", link.low, share < link.edge, lower),
+        ("upper", link.high, share > 1 - link.edge, upper),
     ):
         stuck_there = float(near.float().mean())
         if stuck_there >= _MOST:

@@ -92,6 +92,7 @@ def distill(
         "schedule": schedule,
         "updates": updates,
         "bank": bank,
+        "link": str(getattr(student, "link", "")),
     }
     _check_settings(settings, resume, out)
     objective = objectives.parse(objective) if isinstance(objective, str) else objective
@@ -160,7 +161,9 @@ def distill(
     result = run.finish()
     if kept is not None and len(kept) >= FEWEST_INPUTS:
         calibrate(student, kept, blend)
-        _warn_where_stuck(student, kept)
+        found = stuck(getattr(student, "link", None), _answers(student, kept).log_precision)
+        if found is not None:
+            warnings.warn(found, stacklevel=2)
     return result
 
 
@@ -176,20 +179,17 @@ def calibrate(student: nn.Module, inputs: Tensor, blend: Blend | None = None) ->
         blend: How entropy and precision make up the score; one that suits images, or rows of features, unless given.
     """
     student.eval()
-    parts = [student(part) for part in inputs.split(1024)]
-    q = Dirichlet(
-        *(torch.cat(column) for column in zip(*((p.mean, p.log_precision, p.log_mean) for p in parts), strict=True))
-    )
-    novelty = Novelty.fit(q, blend or (FOR_ROWS if inputs.ndim == 2 else FOR_IMAGES))
+    novelty = Novelty.fit(_answers(student, inputs), blend or (FOR_ROWS if inputs.ndim == 2 else FOR_IMAGES))
     student.novelty = novelty
     return novelty
 
 
-def _warn_where_stuck(student: nn.Module, inputs: Tensor) -> None:
-    with torch.no_grad():
-        found = stuck(getattr(student, "link", None), student(inputs[:1024]).log_precision)
-    if found is not None:
-        warnings.warn(found, stacklevel=3)
+@torch.no_grad()
+def _answers(student: nn.Module, inputs: Tensor) -> Dirichlet:
+    parts = [student(part) for part in inputs.split(1024)]
+    return Dirichlet(
+        *(torch.cat(column) for column in zip(*((p.mean, p.log_precision, p.log_mean) for p in parts), strict=True))
+    )
 
 
 def _check_settings(settings: dict[str, Any], resume: bool, out: str | Path | None) -> None:

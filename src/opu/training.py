@@ -138,9 +138,7 @@ class Run:
         """Note that a step is done. Of a recorded step this is the first that the CPU sees, so it is looked at again."""
         value = float(loss)
         if not math.isfinite(value):
-            raise Diverged(
-                f"the loss was {value} at step {self.step}. Try a smaller learning rate or the bounded link."
-            )
+            raise Diverged(f"the loss was {value} at step {self.step}. Try a smaller learning rate or a bounded link.")
         self.step += 1
         self.result.losses.append(value)
         return value

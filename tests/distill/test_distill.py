@@ -312,27 +312,49 @@ def test_the_critic_is_kept_in_the_checkpoint(teacher, inputs, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("bound", "value", "advice"), [("upper", 7.0, "student.fit_bounds(teacher, x)"), ("lower", -2.0, "use steady_kl")]
+    ("bound", "value", "advice"),
+    [("upper", 7.0, "student.fit_bounds(teacher, x)"), ("lower", -2.0, "or use steady_kl")],
 )
 def test_a_precision_that_ends_at_a_bound_is_said_with_what_to_do(bound, value, advice):
     link = opu.students.SlowlyBounded()
     inside = torch.linspace(-1.0, 6.0, 200)
     assert stuck(link, inside) is None
-    assert stuck(link, torch.cat([inside[:30], torch.full((170,), value)])) is None
-    found = stuck(link, torch.cat([inside[:10], torch.full((190,), value)]))
+    middle = torch.linspace(0.0, 4.0, 200)
+    assert stuck(link, torch.cat([middle[:30], torch.full((170,), value)])) is None
+    found = stuck(link, torch.cat([middle[:10], torch.full((190,), value)]))
     assert found is not None
     assert f"95% of the held-out inputs is at the {bound} bound of the student's link, {value:g}" in found
     assert advice in found
     assert stuck(opu.students.Exp(), torch.full((200,), value)) is None
 
 
-def test_a_teacher_that_is_surer_than_the_link_allows_gives_a_warning(inputs):
+@pytest.mark.parametrize("link", ["bounded", "slowly_bounded"])
+def test_a_teacher_that_is_surer_than_the_link_allows_gives_a_warning(inputs, link):
     net = make_net(dropout=0.0)
 
     def nearly_one_network(x, num_particles):
         noise = 1e-4 * torch.randn(num_particles, len(x), 3)
         return (net(x).detach() + noise).log_softmax(-1)
 
-    student = opu.students.mlp(4, 3, (16,), link="bounded")
+    student = opu.students.mlp(4, 3, (16,), link=link)
     with pytest.warns(UserWarning, match="is at the upper bound of the student's link, 7: it tells them apart no more"):
         opu.distill(nearly_one_network, student, inputs, epochs=60, learning_rate=3e-2, held_out=inputs, progress=False)
+
+
+def test_a_run_does_not_go_on_with_another_link(teacher, inputs, tmp_path):
+    run(teacher, inputs, out=tmp_path / "run")
+    student = opu.students.mlp(4, 3, (16,), link="bounded")
+    with pytest.raises(
+        ValueError, match=r"link was .*slowly_bounded\(-2.0, 7.0\).* and is .*bounded\(-2.0, 7.0\).* now"
+    ):
+        opu.distill(
+            teacher,
+            student,
+            inputs,
+            epochs=2,
+            batch_size=16,
+            num_particles=8,
+            progress=False,
+            out=tmp_path / "run",
+            resume=True,
+        )

@@ -9,7 +9,7 @@ from torch import nn
 import opu
 from opu.experiments import classifiers, paper, rows
 from opu.experiments.presets import PRESETS, Clamped, objective
-from opu.objectives import CriticEMD, ForwardKL, SampledMMD, Sinkhorn
+from opu.objectives import CriticEMD, ForwardKL, SampledMMD, Sinkhorn, default
 
 
 def test_networks_have_the_paper_s_sizes():
@@ -128,3 +128,11 @@ def test_rows_are_chosen_by_parts_of_their_names():
     assert rows.select("mnist", None) == rows.MNIST
     with pytest.raises(ValueError, match="no row of mnist has 'nonsense'"):
         rows.select("mnist", ["robust", "nonsense"])
+
+
+@pytest.mark.parametrize(("num_classes", "weight"), [(8, "0.125"), (10, "0.1"), (47, "0.0213")])
+def test_our_recipe_is_the_librarys_default_for_the_classes_that_there_are(num_classes, weight):
+    (row,) = rows.select("mnist", ["OPU-MCDP (robust)"])
+    assert row.for_classes(num_classes).divergence == f"{weight}*steady_kl + 10*mmd" == default(num_classes)
+    (other,) = rows.select("mnist", ["OPU-MCDP-MMD (paper-sgd)"])
+    assert other.for_classes(num_classes) == other

@@ -15,7 +15,7 @@ from opu.dirichlet import Dirichlet, kl_divergence
 from opu.kernels import Polynomial
 from opu.objectives.base import BaseObjective, Objective, WeightedSum
 from opu.objectives.exact_mmd import ExactMMD
-from opu.objectives.kl import ForwardKL, SteadyKL
+from opu.objectives.kl import CrossEntropy, ForwardKL, SteadyKL
 
 mp = MPContext()
 mp.dps = 50
@@ -300,3 +300,15 @@ def test_an_objective_that_does_not_learn_takes_back_only_an_empty_state():
     ForwardKL().load_state_dict({})
     with pytest.raises(AssertionError, match="ForwardKL does not learn"):
         ForwardKL().load_state_dict({"steps": 2})
+
+
+def test_the_cross_entropy_is_that_of_the_average_particle_and_leaves_the_precision_alone():
+    logits, g = torch.randn(5, 4, dtype=torch.float64), torch.randn(5, dtype=torch.float64, requires_grad=True)
+    logits.requires_grad_()
+    particles = torch.randn(7, 5, 4, dtype=torch.float64).log_softmax(-1)
+    value = CrossEntropy()(NO_INPUT, particles, Dirichlet.from_logits(logits, g))
+    expected = torch.nn.functional.cross_entropy(logits, particles.exp().mean(0), reduction="none")
+    torch.testing.assert_close(value, expected)
+    pull = torch.autograd.grad(value.sum(), (logits, g), allow_unused=True)
+    torch.testing.assert_close(pull[0], logits.softmax(-1) - particles.exp().mean(0))
+    assert pull[1] is None or not bool(pull[1].any())

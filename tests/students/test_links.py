@@ -166,7 +166,7 @@ def test_infinite_bounds_which_would_answer_with_nan_are_refused(low, high):
 
 
 @pytest.mark.parametrize("link", [Exp(), Softplus(), Bounded(-2.0, 7.0), SlowlyBounded(-2.0, 7.0)], ids=str)
-@given(g=st.floats(-1.8, 6.5))
+@given(g=st.floats(-0.6, 5.6))
 def test_the_inverse_of_a_link_leads_back(link, g):
     assert float(link(torch.tensor([link.inverse(g)], dtype=torch.float64))) == pytest.approx(g, abs=1e-6)
 
@@ -174,13 +174,24 @@ def test_the_inverse_of_a_link_leads_back(link, g):
 def test_the_inverse_of_bounds_stays_finite_beyond_them():
     for g in (-50.0, 50.0, math.inf):
         assert abs(Bounded(-2.0, 7.0).inverse(g)) < 5
-        assert abs(SlowlyBounded(-2.0, 7.0).inverse(g)) < 50
+        assert abs(SlowlyBounded(-2.0, 7.0).inverse(g)) < 5
+
+
+@pytest.mark.parametrize("kind", [Bounded, SlowlyBounded])
+def test_at_a_links_edge_the_slope_is_a_tenth_of_that_in_the_middle(kind):
+    link = kind(-1.0, 3.0)
+    middle, edge = 1.0, 3.0 - 4.0 * link.edge
+    z = torch.tensor([link.inverse(middle), link.inverse(edge)], dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(link(z).sum(), z)
+    assert float(slope[1] / slope[0]) == pytest.approx(0.1, abs=0.011)
 
 
 def test_bounds_leave_room_above_what_was_fitted_but_not_without_end():
-    assert bounds_for(torch.zeros(10)) == Bounded(-2.0, 7.0)
-    assert bounds_for(torch.full((10,), 9.0)) == Bounded(-2.0, 10.0)
-    assert bounds_for(torch.tensor([1.0, 60.0, 60.0, 60.0])) == Bounded(-2.0, 12.0)
+    assert bounds_for(torch.zeros(10)) == (-2.0, 7.0)
+    assert bounds_for(torch.full((10,), 9.0)) == (-2.0, 10.0)
+    assert bounds_for(torch.tensor([1.0, 60.0, 60.0, 60.0])) == (-2.0, 12.0)
+    assert bounds_for(torch.full((10,), -4.52)) == (-5.5, 7.0)
+    assert bounds_for(torch.full((10,), -60.0)) == (-8.0, 7.0)
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -196,7 +207,7 @@ def sharp(log_precision):
 
     def teacher(x, num_particles):
         q = opu.Dirichlet.from_logits(x, torch.full((len(x),), log_precision))
-        return q.rsample(num_particles).log()
+        return q.log_rsample(num_particles)
 
     return teacher
 
@@ -215,6 +226,28 @@ def test_fitted_bounds_leave_room_for_the_teachers_precision_and_are_saved(tmp_p
 def test_fitted_bounds_of_a_plain_teacher_are_the_default_and_keep_the_kind_of_link():
     student = students.mlp(3, 3, (8,), link="bounded").fit_bounds(sharp(2.0), torch.randn(100, 3))
     assert student.link == Bounded(-2.0, 7.0)
+
+
+def test_fitted_bounds_never_narrow_those_that_were_given():
+    student = students.mlp(3, 3, (8,), link="slowly_bounded(-6, 15)").fit_bounds(sharp(2.0), torch.randn(100, 3))
+    assert student.link == SlowlyBounded(-6.0, 15.0)
+
+
+def test_bounds_are_fitted_to_inputs_of_any_kind_and_on_a_backbone(tmp_path):
+    backbone = torch.nn.Linear(3, 4)
+    for x in (torch.randn(900, 3), torch.randn(900, 3).numpy(), torch.utils.data.TensorDataset(torch.randn(900, 3))):
+        student = students.from_backbone(backbone, 4, 3).fit_bounds(sharp(9.0), x)
+        assert student.link.high == pytest.approx(10.0, abs=0.3)
+    student.save(tmp_path / "student")
+    assert opu.load(tmp_path / "student", backbone=torch.nn.Linear(3, 4)).link == student.link
+
+
+def test_the_bounds_of_a_trained_student_stay_as_they_are():
+    student = students.mlp(3, 3, (8,))
+    x = torch.randn(60, 3)
+    opu.distill(sharp(3.0), student, x, epochs=1, held_out=x, progress=False)
+    with pytest.raises(ValueError, match="bounds are fitted before distilling; this student is trained"):
+        student.fit_bounds(sharp(9.0), x)
 
 
 def test_only_a_bounded_link_has_bounds_to_fit():

@@ -163,7 +163,7 @@ def test_an_ensemble_that_is_not_fitted_is_fitted_and_a_fitted_one_is_taken_as_i
 
 def test_any_teacher_of_raw_rows_will_do(blobs):
     X, y = blobs
-    weights = 0.01 * torch.randn(40, 2, 3)
+    weights = torch.randn(40, 2, 3)
     asked = []
 
     def teacher(x, num_particles):

@@ -25,7 +25,6 @@ from opu.students import Student
 from opu.teachers import Chain, Ensemble, LangevinSettings, MCDropout, Teacher, WeightSamples
 
 NUM_MEMBERS = 5
-NUM_FITTED = 500
 
 
 @dataclass(frozen=True)
@@ -161,7 +160,7 @@ class Models:
         teacher = self.teacher(row.teacher)
         student = self.student(preset.link).start_mean_from(opening(teacher))
         if preset.fitted:
-            student.fit_bounds(teacher, self.domain.held_out[:NUM_FITTED], self.scale.num_particles)
+            student.fit_bounds(teacher, self.domain.held_out[: preset.fitted], self.scale.num_particles)
         self._distil(row, student, preset, objective(row.preset, row.divergence, row.teacher))
         student.save(self.folder / slug(row.name) / "student")
         return student

@@ -18,7 +18,7 @@ class Preset:
 
     Attributes:
         link: From the precision network's output to the log-precision.
-        fitted: The link's bounds are those that suit the teacher's particles.
+        fitted: From so many held-out inputs the link's bounds are fitted to the teacher's particles.
         epochs: Passes over the inputs.
         num_particles: Fresh ones for each input and step.
         learning_rate: Of the optimiser.
@@ -48,7 +48,7 @@ class Preset:
     transport_epochs: int = 5
     transport_rate: float | None = None
     batch_size: int = 256
-    fitted: bool = False
+    fitted: int = 0
 
     def seen(self, teacher: Teacher, divergence: str) -> Teacher:
         """The teacher as this preset sees it."""
@@ -94,7 +94,7 @@ PRESETS = {
     ),
     "robust": Preset(
         link="slowly_bounded",
-        fitted=True,
+        fitted=500,
         epochs=40,
         num_particles=64,
         learning_rate=1e-3,

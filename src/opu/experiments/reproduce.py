@@ -127,7 +127,7 @@ def _one_seed(
     folder = out / f"{table}-{scale.name}-seed{seed}"
     models = Models(domain, scale, seed, folder, device, progress=console.is_terminal)
     _refuse_other_settings(folder, domain, scale)
-    for number, row in enumerate(rows, 1):
+    for number, row in enumerate((row.for_classes(domain.num_classes) for row in rows), 1):
         path = folder / f"{slug(row.name)}.json"
         if path.exists():
             _refuse_other_row(path, row)

@@ -1,6 +1,6 @@
 """The rows of the tables: what is distilled from what, by which divergence and preset."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from opu.objectives import default
 
@@ -30,9 +30,14 @@ class Row:
         ours |= self.teacher == "ensemble"
         return None if ours else self.name.split(" ")[0]
 
+    def for_classes(self, num_classes: int) -> "Row":
+        """The row with its divergence spelt out."""
+        return replace(self, divergence=default(num_classes)) if self.divergence == ROBUST else self
+
 
 TEACHERS = {"MCDP": "mc_dropout", "SGLD": "sgld"}
-ROBUST, ROBUST_EMNIST = default(10), default(47)
+# Our own recipe, whose sum depends on the number of classes.
+ROBUST = "default"
 # Ends the name of a table whose strangers are classes that its teachers have not seen.
 HELD_OUT = "-held-out"
 # And of one that asks whether our recipe is as good as its teachers, with a deep ensemble, and photographs as strangers.
@@ -44,12 +49,12 @@ def _pointwise(short: str, divergences: tuple[str, ...]) -> list[Row]:
     return [*plain, Row(f"{short}-KL (clamped)", "pointwise", TEACHERS[short], "kl", "authors")]
 
 
-def _students(short: str, divergences: tuple[str, ...], robust: str = ROBUST) -> list[Row]:
+def _students(short: str, divergences: tuple[str, ...]) -> list[Row]:
     return [
         Row(f"OPU-{short}-{d.upper()} ({preset})", "opu", TEACHERS[short], d, preset)
         for d in divergences
         for preset in (("paper", "authors") if d == "kl" else ("paper", "paper-sgd", "authors"))
-    ] + [Row(f"OPU-{short} (robust)", "opu", TEACHERS[short], robust, "robust")]
+    ] + [Row(f"OPU-{short} (robust)", "opu", TEACHERS[short], ROBUST, "robust")]
 
 
 MNIST = [
@@ -70,7 +75,7 @@ MNIST = [
 
 EMNIST = [
     *_pointwise("MCDP", ("kl", "mmd")),
-    *_students("MCDP", ("kl", "mmd"), ROBUST_EMNIST),
+    *_students("MCDP", ("kl", "mmd")),
     Row("BDK-MCDP (broadened)", "bdk", "mc_dropout", preset="robust"),
 ]
 
@@ -79,15 +84,10 @@ EMNIST = [
 _HELD_OUT: tuple[str, ...] = ("MCDP-KL", "OPU-MCDP-MMD (paper-sgd)", "OPU-MCDP-MMD (authors)", "OPU-MCDP (robust)")
 _HELD_OUT += ("SGLD-KL", "OPU-SGLD-MMD (paper-sgd)", "OPU-SGLD (robust)", "BDK-SGLD (broadened)")
 _HELD_OUT += ("BDK-MCDP (broadened)", "BDK-DIR-SGLD (broadened)", "DPN (VGG)", "DPN (MLP)")
-
-
-def _ensemble(robust: str) -> list[Row]:
-    return [
-        Row("ENS-KL", "pointwise", "ensemble", "kl"),
-        Row("OPU-ENS (robust)", "opu", "ensemble", robust, "robust"),
-    ]
-
-
+_ENSEMBLE = [
+    Row("ENS-KL", "pointwise", "ensemble", "kl"),
+    Row("OPU-ENS (robust)", "opu", "ensemble", ROBUST, "robust"),
+]
 _ROBUST = (
     "MCDP-KL",
     "OPU-MCDP-MMD (paper-sgd)",
@@ -102,8 +102,8 @@ TABLES = {
     "emnist": EMNIST,
     f"mnist{HELD_OUT}": [row for row in MNIST if row.name in _HELD_OUT],
     f"emnist{HELD_OUT}": [row for row in EMNIST if row.name in _HELD_OUT],
-    f"mnist{ROBUST_TABLE}": [*(row for row in MNIST if row.name in _ROBUST), *_ensemble(ROBUST)],
-    f"emnist{ROBUST_TABLE}": [*(row for row in EMNIST if row.name in _ROBUST), *_ensemble(ROBUST_EMNIST)],
+    f"mnist{ROBUST_TABLE}": [*(row for row in MNIST if row.name in _ROBUST), *_ENSEMBLE],
+    f"emnist{ROBUST_TABLE}": [*(row for row in EMNIST if row.name in _ROBUST), *_ENSEMBLE],
 }
 
 

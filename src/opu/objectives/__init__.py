@@ -1,6 +1,6 @@
 """How far a student's answer is from its teacher's particles: objects, and names for them.
 
-``parse("0.1*kl + 10*mmd")`` is ``0.1 * ForwardKL() + 10 * ExactMMD()``.
+``parse("0.1*steady_kl + 10*mmd")`` is ``0.1 * SteadyKL() + 10 * ExactMMD()``.
 """
 
 import re
@@ -45,7 +45,7 @@ NAMES: dict[str, Callable[[], BaseObjective]] = {
 
 
 def parse(text: str) -> WeightedSum:
-    """The objective that a sum such as ``"0.1*kl + 10*mmd"`` names."""
+    """The objective that a sum such as ``"0.1*steady_kl + 10*mmd"`` names."""
     # A plus sign inside a number (1e+2) does not separate terms.
     return WeightedSum([_term(part) for part in re.split(r"(?<![\d.][eE])\+", text)])
 
@@ -64,7 +64,8 @@ def _term(text: str) -> tuple[float, BaseObjective]:
     name = name.strip()
     if name not in NAMES:
         raise ValueError(
-            f"an objective is a sum such as '0.1*kl + 10*mmd' over the names {', '.join(NAMES)}; got {name!r} in {text!r}."
+            f"an objective is a sum such as '0.1*steady_kl + 10*mmd' over the names {', '.join(NAMES)}; got {name!r} in "
+            f"{text!r}."
         )
     try:
         return float(weight) if star else 1.0, NAMES[name]()

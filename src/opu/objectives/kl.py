@@ -27,7 +27,7 @@ class SteadyKL(BaseObjective):
 
     Where a teacher's members are sure and disagree, as far outside its data, log-probabilities of minus fifty meet a
     student that is still sharp, and the gradient of that one input is thousands of times that of any other. A few of them
-    drive the precision of all inputs to its lower bound, and the sigmoid there lets nothing come back.
+    drive the precision of all inputs to its lower bound, where little or nothing lets it come back.
 
     Without noise the optimum of each input stays where it is, since there it has no gradient. The noise of a few particles
     is cut as well, which moves it a little: use 32 or more. Values, by which epochs are chosen too, are those of the KL.

@@ -25,7 +25,7 @@ from opu.novelty import FEWEST_INPUTS
 from opu.sklearn.frames import require_pandas
 from opu.sklearn.teachers import make_teacher, standardisation
 from opu.students import Student
-from opu.students.links import bounds_for
+from opu.students.links import Bounded, bounds_for
 
 FORMAT = 1
 # With fewer rows than this, none is withheld from the teacher.
@@ -102,7 +102,7 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.withheld_rows_ = np.arange(0) if kept is None else kept.numpy()
             self.teacher_ = make_teacher(self.teacher, x[seen], known, mean, scale, self.classes_.tolist())
             fitted = maximum_likelihood(self.teacher_(x[seen][:: max(1, len(seen) // 500)], 200)).log_precision
-            student = students.mlp(x.shape[1], len(self.classes_), self.hidden, link=bounds_for(fitted))
+            student = students.mlp(x.shape[1], len(self.classes_), self.hidden, link=Bounded(*bounds_for(fitted)))
             student.start_precision_at(float(fitted.median()))
             distill(
                 self.teacher_,

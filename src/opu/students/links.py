@@ -2,7 +2,9 @@ r"""Links from the precision network's output :math:`z` to the log-precision :ma
 
 import math
 import re
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float
@@ -45,15 +47,38 @@ class Softplus:
 
 
 @dataclass(frozen=True)
-class Bounded:
-    """``log alpha_0`` between two bounds, by a sigmoid: precision cannot explode or vanish off the data."""
+class Bounds(ABC):
+    """``log alpha_0`` between two bounds: precision cannot explode or vanish off the data."""
 
     low: float | int = -2.0
     high: float | int = 7.0
+    # So near to a bound, as a share of the way between both, the slope is a tenth of what it is in the middle.
+    edge: ClassVar[float]
 
     def __post_init__(self) -> None:
         if not -math.inf < self.low < self.high < math.inf:
             raise ValueError(f"the bounds of a link must be finite and rise; got {self.low} and {self.high}.")
+
+    @abstractmethod
+    def __call__(self, z: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
+        """The log-precision."""
+
+    def _share(self, log_precision: float) -> float:
+        """How far from the lower bound to the upper one, kept so far from both that it can still move."""
+        share = (log_precision - self.low) / (self.high - self.low)
+        return min(max(share, self.edge), 1 - self.edge)
+
+    def _bounds(self) -> str:
+        # In full, since a saved student is built again from this text.
+        return f"bounded({float(self.low)!r}, {float(self.high)!r})"
+
+
+@final
+@dataclass(frozen=True)
+class Bounded(Bounds):
+    """By a sigmoid, whose slope dies out fast: a network that once sent all precisions to a bound has lost them."""
+
+    edge: ClassVar[float] = 0.025
 
     def __call__(self, z: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
         """The log-precision."""
@@ -64,26 +89,20 @@ class Bounded:
         share = self._share(log_precision)
         return math.log(share / (1 - share))
 
-    def _share(self, log_precision: float) -> float:
-        """How far from the lower bound to the upper one, kept off both."""
-        share = (log_precision - self.low) / (self.high - self.low)
-        return min(max(share, 0.01), 0.99)
-
     def __str__(self) -> str:
-        # In full, since a saved student is built again from this text.
-        return f"bounded({float(self.low)!r}, {float(self.high)!r})"
+        return self._bounds()
 
 
+@final
 @dataclass(frozen=True)
-class SlowlyBounded(Bounded):
-    """The same bounds, approached as ``1/z``: our default. A precision that has come near one can come back.
+class SlowlyBounded(Bounds):
+    """Approached as ``1/z``: our default. A precision that has come near a bound can come back."""
 
-    A sigmoid's slope dies out so fast that a network which once sent all precisions to a bound has lost them for good.
-    """
+    edge: ClassVar[float] = 0.15
 
     def __call__(self, z: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
         """The log-precision."""
-        return self.low + (self.high - self.low) * (1 + z / (1 + z.abs())) / 2
+        return self.low + (self.high - self.low) * (1 + torch.nn.functional.softsign(z)) / 2
 
     def inverse(self, log_precision: float) -> float:
         """The ``z`` that gives a log-precision; beyond the bounds, one that comes near them."""
@@ -91,20 +110,23 @@ class SlowlyBounded(Bounded):
         return side / (1 - abs(side))
 
     def __str__(self) -> str:
-        return f"slowly_{super().__str__()}"
+        return f"slowly_{self._bounds()}"
 
 
-Link = Exp | Softplus | Bounded
+Link = Exp | Softplus | Bounded | SlowlyBounded
+# What no student needs to follow: particles that contradict one another, or all coincide, ask for infinity.
+_LOWEST, _HIGHEST = -8.0, 12.0
 
 
-def bounds_for(log_precision: Float[Tensor, " B"]) -> Bounded:
-    """Bounds that leave room above the log-precisions that were fitted to a teacher's particles, input by input.
+def bounds_for(log_precision: Float[Tensor, " B"]) -> tuple[float, float]:
+    """Bounds that leave room about the log-precisions which were fitted to a teacher's particles, input by input.
 
-    The default suits networks on images. A posterior given thousands of rows of a table can be sharper, and a student
-    that may not follow it answers with intervals that are too wide. Particles that all coincide ask for infinity, which
-    no student needs to follow.
+    The default suits networks on images. A posterior given thousands of rows of a table can be sharper, and so can an
+    ensemble; a student that may not follow answers with intervals that are too wide.
     """
-    return Bounded(-2.0, min(max(7.0, float(log_precision.float().quantile(0.9)) + 1.0), 12.0))
+    low, high = log_precision.float().quantile(log_precision.new_tensor([0.1, 0.9]).float()).tolist()
+    # To a tenth, since they are estimates, and part of what a run that goes on must agree in.
+    return round(max(min(-2.0, low - 1.0), _LOWEST), 1), round(min(max(7.0, high + 1.0), _HIGHEST), 1)
 
 
 def parse_link(link: Link | str) -> Link:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from opu.students.links import Link, parse_link
+from opu.students.links import Link
 from opu.students.student import Student
 
 
@@ -35,7 +35,6 @@ def mlp(
         "num_classes": num_classes,
         "hidden": list(hidden),
         "shared_trunk": shared_trunk,
-        "link": str(parse_link(link)),
     }
     width = hidden[-1] if hidden else num_features
     if shared_trunk:
@@ -75,7 +74,6 @@ def lenet(
         "channels": list(channels),
         "hidden": hidden,
         "shared_trunk": shared_trunk,
-        "link": str(parse_link(link)),
     }
     if shared_trunk:
         trunk = convolutions(image_shape, channels, hidden)
@@ -108,7 +106,6 @@ def from_backbone(
         "num_features": num_features,
         "num_classes": num_classes,
         "shared_trunk": shared_trunk,
-        "link": str(parse_link(link)),
     }
     mean_head, precision_head = nn.Linear(num_features, num_classes), nn.Linear(num_features, 1)
     if shared_trunk:

@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from opu.checks import check_particles
 from opu.dirichlet import Dirichlet
 from opu.fit import maximum_likelihood
+from opu.inputs import as_rows
 from opu.novelty import Novelty
-from opu.students.links import Bounded, Link, bounds_for, parse_link
+from opu.students.links import Bounded, Link, SlowlyBounded, bounds_for, parse_link
 
 
 class Student(nn.Module):
@@ -93,16 +95,29 @@ class Student(nn.Module):
         return self
 
     @torch.no_grad()
-    def fit_bounds(self, teacher: Any, x: Tensor, num_particles: int = 200) -> "Student":
-        """Give a bounded link the bounds that suit the teacher's particles at some ordinary inputs; before distilling.
+    def fit_bounds(self, teacher: Any, x: Any, num_particles: int = 200) -> "Student":
+        """Widen a link's bounds to what suits the teacher's particles at ordinary inputs; before distilling.
 
         The default suits posteriors over networks on images. The few members of an ensemble agree far more closely, and a
-        student that may not follow them answers all ordinary inputs with the same precision, that of its upper bound.
+        student that may not follow them can answer all ordinary inputs with one precision, that of its upper bound.
+
+        Args:
+            teacher: Asked about 500 of the inputs at most.
+            x: Whatever :func:`opu.distill` takes.
+            num_particles: For each input.
         """
-        if not isinstance(self.link, Bounded):
+        if not isinstance(self.link, Bounded | SlowlyBounded):
             raise ValueError(f"only a bounded link has bounds to fit; this student's is {self.link}.")
-        fitted = bounds_for(maximum_likelihood(teacher(x, num_particles)).log_precision)
-        self.link = replace(self.link, low=fitted.low, high=fitted.high)
+        if self.novelty is not None:
+            raise ValueError(
+                "bounds are fitted before distilling; this student is trained, and would answer otherwise."
+            )
+        rows = as_rows(x)
+        some = rows.take(torch.arange(0, len(rows), max(1, len(rows) // 500))[:500])
+        particles = teacher(some.to(next(self.parameters()).device), num_particles)
+        check_particles(particles, num_rows=len(some))
+        low, high = bounds_for(maximum_likelihood(particles).log_precision)
+        self.link = replace(self.link, low=min(self.link.low, low), high=max(self.link.high, high))
         return self
 
     def save(self, folder: str | Path) -> None:

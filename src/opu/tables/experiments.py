@@ -38,7 +38,7 @@ def reproduced(table: str, part: str, only: tuple[str, ...] | None = None) -> Ca
     def render_it(results: Path) -> str:
         from opu.experiments.table import as_markdown, beside_the_paper, detection, goal
 
-        command = f"opu reproduce {table} --seeds 0,1,2 --out runs/reproduce, and copy the files it leaves there"
+        command = f"opu reproduce {table} --seeds 0,1,2,3,4 --out runs/reproduce, and copy the files it leaves there"
         records = read(results, f"{table}-full-seed*.json", command)
         if part == "beside":
             (times,) = read(results, f"{table}-full-times.json", command)

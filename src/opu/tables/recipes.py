@@ -19,6 +19,7 @@ _NOT_SETS = (
     "setting",
     "seed",
     "variation",
+    "link",
     "accuracy",
     "balanced_accuracy",
     "total_variation",

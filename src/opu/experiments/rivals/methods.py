@@ -98,7 +98,7 @@ def _bdk(models: Models) -> Fitted:
 
 
 def _student(models: Models, teacher: str) -> Fitted:
-    student = models.make(Row(f"OPU-{teacher}", "opu", teacher, ROBUST, "robust"))
+    student = models.make(Row(f"OPU-{teacher}", "opu", teacher, ROBUST, "robust").for_classes(10))
     assert isinstance(student, Student)
 
     def answer(x: Tensor) -> tuple[Tensor, Scores]:

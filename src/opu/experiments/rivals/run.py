@@ -18,8 +18,8 @@ from opu.experiments.presets import PRESETS
 from opu.experiments.reproduce import FULL, QUICK, QUICK_SIZES, chosen_device
 from opu.experiments.rivals import laplace
 from opu.experiments.rivals.methods import RIVALS, Fitted, Rival
-from opu.experiments.rows import ROBUST
 from opu.files import plain, rounded, write_json
+from opu.objectives import default
 from opu.run_folder import make_folder
 from opu.timing import median_seconds
 
@@ -78,7 +78,7 @@ def _one_seed(
         "seed": seed,
         "domain": domain.name,
         "scale": scale.name,
-        "recipe": ROBUST,
+        "recipe": default(domain.num_classes),
         "rows": [json.loads(path.read_text()) for path in paths if path.exists()],
         "trivial": rounded(trivial_detection(domain.test, domain.foreign, domain.held_out)),
         "environment": environment(),
@@ -116,7 +116,8 @@ def _select(wanted: list[str] | None) -> list[Rival]:
 
 
 def _refuse_other_settings(folder: Path, scale: Scale) -> None:
-    settings = plain({"recipe": ROBUST, "scale": asdict(scale), "preset": asdict(PRESETS["robust"])})
+    presets = {name: asdict(PRESETS[name]) for name in ("robust", "bdk-mcdp")}
+    settings = plain({"recipe": default(10), "scale": asdict(scale), "presets": presets})
     path = folder / "settings.json"
     if path.exists() and json.loads(path.read_text()) != settings:
         raise ValueError(f"{folder} holds rivals of other settings; choose another --out, or delete that folder.")

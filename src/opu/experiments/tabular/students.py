@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import opu
 from opu.experiments.tabular.setups import Prepared, Setup
-from opu.students.links import bounds_for
+from opu.students.links import Bounded, bounds_for
 from opu.teachers import Teacher
 
 
@@ -99,7 +99,7 @@ def distil(recipe: Recipe, teacher: Teacher, data: Prepared) -> nn.Module:
     shape = data.x.shape[1], int(data.labels.max()) + 1, recipe.hidden
     if recipe.link == "fitted":
         fitted = opu.maximum_likelihood(teacher(data.x[:500], 200)).log_precision
-        student = opu.students.mlp(*shape, link=bounds_for(fitted)).start_precision_at(float(fitted.median()))
+        student = opu.students.mlp(*shape, link=Bounded(*bounds_for(fitted))).start_precision_at(float(fitted.median()))
     else:
         student = opu.students.mlp(*shape, link=recipe.link)
     if recipe.standardise:

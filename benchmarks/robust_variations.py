@@ -128,6 +128,8 @@ FIFTH = {
 }
 # And with what weight of KL a student of 47 classes keeps its mean, judged with every class of the same weight too.
 SIXTH = {
+    "0.1*steady_kl + 10*mmd, default bounds": Variation("0.1*steady_kl + 10*mmd", link="slowly_bounded"),
+} | {
     f"{text}, fitted bounds": Variation(text, link="slowly_bounded" + FITTED)
     for text in (
         "0.1*steady_kl + 10*mmd",

@@ -163,6 +163,8 @@ def many_classes_table(results: Path) -> str:
             seen = run[where]
             cells += [f"{seen['total_variation']:.2f}", f"{seen['same_class']:.0f}"]
             cells += [f"{seen['ranks'][name]:.2f}" for name in ("entropy", "information")]
-        cells += [f"{run['fresh']['log_precision']:.1f} ({run['log_precision']:.1f})", f"{run['seconds']:.0f}"]
-        lines.append(f"| {run['objective']} | " + " | ".join(cells) + " |")
+        best = f" ({run['log_precision']:.1f})" if "log_precision" in run else ""
+        cells += [f"{run['fresh']['log_precision']:.1f}{best}", f"{run['seconds']:.0f}"]
+        name = f"{run['objective']}, {run['steps']} steps" if run.get("steps") else run["objective"]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)

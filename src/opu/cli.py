@@ -157,6 +157,29 @@ def fidelity(
 
 
 @app.command()
+def export(
+    source: Annotated[Path, typer.Argument(help="A folder of opu demo, opu fit, or of a saved student.")],
+    out: Annotated[Path | None, typer.Option(help="The file; student.onnx in that folder unless given.")] = None,
+    format: Annotated[str, typer.Option(help="onnx, or pt2 of torch.export.")] = "onnx",
+    int8: Annotated[bool, typer.Option("--int8", help="Layers in eight bits; a quarter of the size.")] = False,
+    calibration: Annotated[
+        Path | None, typer.Option(help="Ordinary inputs (.npy) for int8, where the run holds none of its own.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
+) -> None:
+    """Write a student to one file that gives probabilities and every measure of uncertainty without Python."""
+    from opu.export.run import export_run
+
+    found = export_run(source, out=out, format=format, int8=int8, calibration=calibration, overwrite=overwrite)
+    console = Console()
+    console.print(f"{found.path}: {found.size / 1e6:.2f} MB, outputs {', '.join(found.outputs)}.", highlight=False)
+    if found.differences:
+        worst = max(found.differences.values())
+        what = "Before quantisation it" if int8 else "It"
+        console.print(f"{what} agrees with PyTorch to {worst:.1g} in ONNX Runtime.", highlight=False)
+
+
+@app.command()
 def tables(
     documents: Annotated[list[Path], typer.Argument(help="Markdown files with table markers.")],
     results: Annotated[Path, typer.Option(help="Folder of result files.")] = Path("results"),

@@ -110,8 +110,8 @@ def rarity(values: Float[Tensor, "*B"], ordinary: Float[Tensor, " n"]) -> Float[
     below, above = ordinary[place - 1], ordinary[place]
     share = ((values - below) / (above - below).clamp(min=1e-300)).clamp(0, 1)
     tail = (n - (place - 1) - share) / (n + 1)
-    upper = ((values - ordinary[-1]) / _mean_excess(ordinary)).clamp(min=0)
-    lower = ((ordinary[0] - values) / _mean_excess(-ordinary.flip(0))).clamp(min=0)
+    upper = ((values - ordinary[-1]) / mean_excess(ordinary)).clamp(min=0)
+    lower = ((ordinary[0] - values) / mean_excess(-ordinary.flip(0))).clamp(min=0)
     below_all = -torch.log1p(-torch.exp(-lower) / (n + 1))
     return torch.where(values < ordinary[0], below_all, -torch.log(tail) + upper)
 
@@ -128,7 +128,8 @@ def _measures(q: Dirichlet, blend: Float[Tensor, "2"]) -> tuple[Tensor, Tensor]:
     return -(log_mean.exp() * log_mean).sum(-1), -q.log_precision.double() - blend[1] * log_mean.mean(-1)
 
 
-def _mean_excess(ordinary: Tensor) -> Tensor:
+def mean_excess(ordinary: Float[Tensor, " n"]) -> Float[Tensor, ""]:
+    """By how much the upper tenth exceeds its smallest value on average: the scale of the tail."""
     start = ordinary[int(0.9 * (len(ordinary) - 1))]
     excess = (ordinary[ordinary >= start] - start).mean()
     # Where the upper tenth is one value, the whole spread sets the scale, and failing that a unit does.

@@ -148,7 +148,7 @@ class _AsImages(nn.Module):
         self.image_shape = tuple(image_shape)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.reshape(len(x), *self.image_shape)
+        return x.reshape(x.shape[0], *self.image_shape)  # len(x) would become a constant in an export
 
 
 def _positive(**numbers: int) -> None:

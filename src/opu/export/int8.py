@@ -1,0 +1,52 @@
+"""Weights and activations in eight bits, after training, with ranges from calibration inputs."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opu.export.onnx_file import INPUT
+
+_LAYERS = ("Gemm", "Conv")
+_ROWS_AT_ONCE = 100
+
+
+def quantised(model: Any, calibration: NDArray[np.float32]) -> Any:
+    """The same model with its layers in int8; what comes behind the network stays as it is.
+
+    Args:
+        model: From :func:`opu.export.onnx_file.to_onnx`.
+        calibration: Ordinary inputs, some hundreds, by which ranges of activations are chosen.
+    """
+    import onnx
+    from onnxruntime import quantization
+
+    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.parts: Iterator[NDArray[np.float32]] = iter(
+                [calibration[i : i + _ROWS_AT_ONCE] for i in range(0, len(calibration), _ROWS_AT_ONCE)]
+            )
+
+        def get_next(self) -> dict[str, NDArray[np.float32]] | None:
+            part = next(self.parts, None)
+            return None if part is None else {INPUT: part}
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "int8.onnx"
+        quantization.quantize_static(
+            model,
+            path,
+            Reader(),
+            op_types_to_quantize=list(_LAYERS),
+            per_channel=True,
+            activation_type=quantization.QuantType.QUInt8,
+            weight_type=quantization.QuantType.QInt8,
+        )
+        small = onnx.load(path)
+    del small.metadata_props[:]
+    small.metadata_props.extend(model.metadata_props)
+    small.producer_name = "opu"
+    return small

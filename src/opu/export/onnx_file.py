@@ -1,0 +1,119 @@
+"""A student as one ONNX file, checked against PyTorch before anybody uses it."""
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from opu.export.answers import Answers
+
+OPSET = 18
+INPUT = "inputs"
+# The network runs in float32 on both sides, and small differences of its logits grow in what is made of them.
+TOLERANCE = 1e-3
+
+
+def required() -> None:
+    """Refuse to begin without the packages that export needs."""
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise ValueError(
+            f"ONNX needs the extra packages of opu[onnx] ({error.name} is missing): pip install 'opu[onnx]'."
+        ) from None
+
+
+def to_onnx(answers: Answers, example: Tensor, metadata: dict[str, str]) -> Any:
+    """The model as ONNX's own object, with any number of inputs at a time.
+
+    Args:
+        answers: What is exported.
+        example: A few inputs as they will come.
+        metadata: Kept in the file, for whoever loads it.
+    """
+    required()
+    if len(example) < 2:  # a batch of one would be taken for a constant
+        example = torch.cat([example, example])
+    with _quiet():
+        program = torch.onnx.export(
+            answers,
+            (example,),
+            dynamo=True,
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            input_names=[INPUT],
+            output_names=list(answers.names),
+            opset_version=OPSET,
+            verbose=False,
+        )
+    assert program is not None
+    model = program.model_proto
+    if not model.graph.input[0].type.tensor_type.shape.dim[0].dim_param:
+        raise ValueError(
+            "the student's network takes the number of inputs for a constant, so its file would answer "
+            f"{len(example)} at a time only; where it says len(x), write x.shape[0]."
+        )
+    _strip(model)
+    for key, value in metadata.items():
+        model.metadata_props.add(key=key, value=value)
+    return model
+
+
+def _strip(model: Any) -> None:
+    """Drop the exporter's notes: they hold paths of this machine, and shapes that mislead ONNX Runtime's quantiser."""
+    del model.graph.value_info[:]
+    del model.metadata_props[:]
+    model.producer_name, model.doc_string = "opu", ""
+    for holder in (*model.graph.node, *model.graph.input, *model.graph.output, *model.graph.initializer):
+        del holder.metadata_props[:]
+        holder.doc_string = ""
+
+
+def session(model: bytes, num_threads: int = 0) -> Any:
+    """ONNX Runtime on the CPU, ready to run."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = num_threads
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def run(session: Any, x: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
+    """All outputs by name."""
+    names = [each.name for each in session.get_outputs()]
+    return dict(zip(names, session.run(None, {INPUT: x}), strict=True))
+
+
+@torch.no_grad()
+def differences(session: Any, answers: Answers, x: Tensor) -> dict[str, float]:
+    """How far each output is from PyTorch's at worst, relative to its size or to 1, whichever is larger.
+
+    Of novelty it is the median: where two ordinary inputs nearly tie, rounding decides between two ranks.
+    """
+    theirs, found = run(session, x.numpy()), {}
+    for name, value in zip(answers.names, answers(x), strict=True):
+        off = (torch.from_numpy(theirs[name]) - value).abs() / value.abs().clamp(min=1)
+        found[name] = float(off.median() if name.startswith("novelty") else off.max())
+    return found
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporter's remarks about packages that nobody asked for."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,103 @@
+"""`opu export`: the student of a run, of a fitted table or of a folder, as one file."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from opu.export.file import FORMATS, Exported, write
+from opu.fidelity.run import EVALUATION
+from opu.files import read_state
+from opu.students import Student, load
+from opu.teachers.array_files import open_array
+
+_NUM_EXAMPLES = 64
+
+
+class Standardised(nn.Module):
+    """Raw rows of a table to those that a student was distilled on; in float64, since columns can be large."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, mean: list[float], scale: list[float]) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(mean, dtype=torch.float64))
+        self.register_buffer("scale", torch.tensor(scale, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Standardised rows, in float32."""
+        return ((x.double() - self.mean) / self.scale).float()
+
+
+def export_run(
+    source: Path,
+    *,
+    out: Path | None = None,
+    format: str = "onnx",
+    int8: bool = False,
+    calibration: Path | None = None,
+    overwrite: bool = False,
+) -> Exported:
+    """Export the student of a folder.
+
+    Args:
+        source: A folder of ``opu demo``, ``opu fit`` or ``Student.save``.
+        out: The file; ``student.onnx`` or ``student.pt2`` in the source unless given.
+        format: ``onnx`` or ``pt2``.
+        int8: Layers in eight bits.
+        calibration: A ``.npy`` file with ordinary inputs for int8; what the run kept of its own, unless given.
+        overwrite: Replace a file that is there.
+    """
+    if format not in FORMATS:
+        raise ValueError(f"--format takes {' or '.join(FORMATS)}; got {format!r}.")
+    student, prepare, classes = _found(source)
+    kept = _kept(source)
+    shape = kept.shape[1:] if kept is not None else _shape(student)
+    example = torch.randn(_NUM_EXAMPLES, *shape) if kept is None else kept[:_NUM_EXAMPLES]
+    if prepare is not None:  # what was kept is standardised, and what comes will be raw
+        example = (example.double() * prepare.scale + prepare.mean).float()
+        kept = None if kept is None else (kept.double() * prepare.scale + prepare.mean).float()
+    ordinary = kept if calibration is None else _read(calibration)
+    name = f"student{'-int8' if int8 else ''}.{format}"
+    return write(
+        student,
+        source / name if out is None else out,
+        example,
+        prepare=prepare,
+        classes=classes,
+        int8=int8,
+        calibration=ordinary if int8 else None,
+        overwrite=overwrite,
+    )
+
+
+def _found(source: Path) -> tuple[Student, Standardised | None, list[Any] | None]:
+    if (source / "classifier.json").exists():
+        from opu.sklearn import OnePassClassifier
+
+        model = OnePassClassifier.load(source)
+        prepare = Standardised(model.mean_.tolist(), model.scale_.tolist())
+        return model.student_, prepare, model.classes_.tolist()
+    folder = source / "student" if (source / "student" / "config.json").exists() else source
+    return load(folder), None, None
+
+
+def _kept(source: Path) -> Tensor | None:
+    """Test inputs that the run has kept."""
+    path = source / EVALUATION
+    if not path.exists():
+        return None
+    inputs: Tensor = read_state(path)["inputs"]
+    return inputs.float()
+
+
+def _shape(student: Student) -> tuple[int, ...]:
+    recipe = student.recipe or {}
+    return tuple(recipe["image_shape"]) if "image_shape" in recipe else (recipe["num_features"],)
+
+
+def _read(path: Path) -> Tensor:
+    return torch.from_numpy(np.array(open_array(path), dtype=np.float32))

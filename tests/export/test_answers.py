@@ -1,0 +1,79 @@
+"""What leaves Python says what the library says: gamma functions in 40 digits, and measures over all precisions."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mpmath.ctx_mp import MPContext
+
+import opu
+from opu import measures
+from opu.dirichlet import Dirichlet
+from opu.export.answers import CALIBRATED, PLAIN, Answers, Rarity
+from opu.export.gamma import Gammas
+from opu.novelty import FOR_IMAGES, FOR_ROWS, Novelty, rarity
+
+mp = MPContext()
+mp.dps = 40
+laws = settings(deadline=None, max_examples=200, derandomize=True)
+
+
+@laws
+@given(st.floats(-250, 25))
+def test_gammas_are_right_from_the_smallest_concentration_to_the_largest(log_alpha):
+    alpha = torch.tensor([log_alpha], dtype=torch.float64).exp()
+    excess, log_gamma = Gammas()(alpha)
+    exact = mp.mpf(float(alpha))
+    assert float(excess) == pytest.approx(float(mp.digamma(exact + 1) - mp.log(exact)), rel=1e-6)
+    assert float(log_gamma) == pytest.approx(float(mp.loggamma(exact + 1)), rel=1e-12, abs=1e-13)
+
+
+def asked(log_precision, num_classes=5, peaked=3.0):
+    """Logits whose smallest probability is about 1e-30 where they are peaked most."""
+    torch.manual_seed(0)
+    logits = peaked * torch.randn(len(log_precision), num_classes, dtype=torch.float64)
+    return logits, log_precision
+
+
+@pytest.mark.parametrize("num_classes", [2, 10, 47])
+@pytest.mark.parametrize("peaked", [0.0, 1.0, 20.0])
+def test_measures_are_the_librarys_over_all_precisions(num_classes, peaked):
+    logits, g = asked(torch.linspace(-12, 20, 200, dtype=torch.float64), num_classes, peaked)
+    found = dict(zip(PLAIN, Answers(opu.students.mlp(3, num_classes, ())).measures(logits, g), strict=True))
+    q = Dirichlet.from_logits(logits, g)
+    torch.testing.assert_close(found["probabilities"], q.mean, rtol=1e-12, atol=0)
+    torch.testing.assert_close(found["log_precision"], g, rtol=0, atol=0)
+    for name in PLAIN[2:]:
+        torch.testing.assert_close(found[name], getattr(measures, name)(q), rtol=1e-5, atol=1e-13, msg=name)
+
+
+@pytest.mark.parametrize("n", [2, 10, 50, 2047, 2048])
+def test_rarity_is_the_librarys_wherever_a_value_lies(n):
+    torch.manual_seed(0)
+    ordinary = torch.randn(n, dtype=torch.float64).sort().values
+    ordinary[n // 2 :] = ordinary[n // 2 :].round(decimals=1).sort().values  # some tie
+    ordinary = ordinary.sort().values
+    values = torch.cat([torch.linspace(-8, 8, 999, dtype=torch.float64), ordinary, ordinary + 1e-9])
+    ours = Rarity(ordinary)
+    assert torch.equal(ours.place(values), torch.searchsorted(ordinary, values))
+    torch.testing.assert_close(ours(values), rarity(values, ordinary), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("blend", [FOR_IMAGES, FOR_ROWS])
+def test_novelty_and_its_p_value_are_the_librarys(blend):
+    student = opu.students.mlp(4, 3, (16,)).eval()
+    with torch.no_grad():
+        student.novelty = Novelty.fit(student(torch.randn(400, 4)), blend)
+        x = torch.cat([torch.randn(300, 4), 30 * torch.randn(100, 4)])
+        found = dict(zip(CALIBRATED, Answers(student)(x), strict=True))
+        q = student(x)
+        torch.testing.assert_close(found["novelty"], student.novelty(q), rtol=2e-5, atol=1e-5)
+        torch.testing.assert_close(found["novelty_p_value"], student.novelty.p_value(q), rtol=2e-5, atol=1e-6)
+
+
+def test_inputs_are_prepared_first():
+    student = opu.students.mlp(4, 3, (16,)).eval()
+    x = torch.randn(20, 4)
+    prepared = Answers(student, lambda x: 2 * x + 1)
+    for ours, theirs in zip(prepared(x), Answers(student)(2 * x + 1), strict=True):
+        torch.testing.assert_close(ours, theirs)

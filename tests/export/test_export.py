@@ -1,0 +1,221 @@
+"""Files that leave Python: parity for every architecture, what they hold, and refusals that lose nothing."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import opu
+from opu.cli import main
+from opu.export import onnx_file, write
+from opu.novelty import Novelty
+
+onnx = pytest.importorskip("onnx")
+
+
+def backbone():
+    return nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
+
+
+ARCHITECTURES = {
+    "mlp": (lambda **o: opu.students.mlp(6, 4, (16, 8), **o), (6,)),
+    "mlp of images": (lambda **o: opu.students.mlp(64, 4, (16,), **o), (1, 8, 8)),
+    "one trunk": (lambda **o: opu.students.mlp(6, 4, (16, 8), shared_trunk=True, **o), (6,)),
+    "lenet": (lambda **o: opu.students.lenet(3, (1, 16, 16), (4, 6), 20, **o), (1, 16, 16)),
+    "lenet, one trunk": (
+        lambda **o: opu.students.lenet(3, (1, 16, 16), (4, 6), 20, shared_trunk=True, **o),
+        (1, 16, 16),
+    ),
+    "backbone": (lambda **o: opu.students.from_backbone(backbone(), 12, 5, **o), (1, 8, 8)),
+}
+
+
+def made(name, link="slowly_bounded", calibrated=True):
+    build, shape = ARCHITECTURES[name]
+    student = build(link=link).eval()
+    if calibrated:
+        with torch.no_grad():
+            student.novelty = Novelty.fit(student(torch.randn(300, *shape)))
+    return student, torch.randn(300, *shape)
+
+
+@torch.no_grad()
+def agrees(student, path, x):
+    """The file's answers beside the library's own measures."""
+    said = onnx_file.run(onnx_file.session(path.read_bytes()), x.numpy())
+    q = student(x)
+    expected = {"probabilities": q.mean, "log_precision": q.log_precision}
+    expected |= {name: value for name, value in opu.measures.all_measures(q).items() if name in said}
+    ranked = {}
+    if student.novelty is not None:
+        ranked = {"novelty": student.novelty(q), "novelty_p_value": student.novelty.p_value(q)}
+    assert said.keys() == expected.keys() | ranked.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(said[name], value.numpy(), rtol=1e-4, atol=1e-5, err_msg=name)
+    for name, value in ranked.items():  # where calibration inputs nearly tie, rounding decides between two ranks
+        off = np.abs(said[name] - value.numpy())
+        assert np.mean(off > 1e-3) <= 0.1, name
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_every_architecture_answers_as_in_pytorch_for_any_number_of_inputs(name, tmp_path):
+    student, x = made(name)
+    found = write(student, tmp_path / "student.onnx", x[:8])
+    assert max(found.differences.values()) < 1e-4
+    for count in (1, 2, 7, 300):
+        agrees(student, found.path, x[:count])
+    agrees(student, found.path, 100 * x[:20])
+
+
+@pytest.mark.parametrize("link", ["exp", "softplus", "bounded(-3, 9)", "slowly_bounded(-3, 9)"])
+def test_every_link_answers_as_in_pytorch(link, tmp_path):
+    student, x = made("mlp", link)
+    agrees(student, write(student, tmp_path / "student.onnx", x[:8]).path, x)
+
+
+def test_a_student_without_novelty_says_nothing_of_it(tmp_path):
+    student, x = made("mlp", calibrated=False)
+    found = write(student, tmp_path / "student.onnx", x[:8])
+    assert not any("novelty" in name for name in found.outputs)
+    agrees(student, found.path, x)
+
+
+def test_preparation_becomes_part_of_the_file(tmp_path):
+    student, x = made("mlp")
+    found = write(student, tmp_path / "student.onnx", x[:8] / 5 - 3, prepare=lambda raw: 5 * (raw + 3))
+    said = onnx_file.run(onnx_file.session(found.path.read_bytes()), (x / 5 - 3).numpy())
+    np.testing.assert_allclose(said["probabilities"], student(x).mean.detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_the_file_says_what_it_is_and_nothing_of_the_machine(tmp_path):
+    student, x = made("mlp")
+    found = write(student, tmp_path / "student.onnx", x[:8], classes=["a", "b", "c", "d"])
+    held = {each.key: each.value for each in onnx.load(found.path).metadata_props}
+    assert json.loads(held["classes"]) == ["a", "b", "c", "d"]
+    assert json.loads(held["novelty_thresholds"])["0.01"] == pytest.approx(student.novelty.threshold(0.01))
+    assert json.loads(held["student"])["architecture"] == "mlp"
+    text = found.path.read_bytes()
+    for word in (b"/home", b"/root", b"site-packages", b".py", str(tmp_path).encode()):
+        assert word not in text, word
+
+
+def test_a_pt2_file_answers_the_same(tmp_path):
+    student, x = made("mlp")
+    found = write(student, tmp_path / "student.pt2", x[:8])
+    extra = {"opu.json": ""}
+    program = torch.export.load(found.path, extra_files=extra)
+    assert json.loads(extra["opu.json"])["kind"] == "opu student"
+    said = dict(zip(found.outputs, program.module()(x[:5]), strict=True))
+    q = student(x[:5])
+    torch.testing.assert_close(said["mutual_information"], q.mutual_information().detach(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(said["novelty"], student.novelty(q).detach(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["mlp", "lenet"])
+def test_int8_is_smaller_near_and_calibrated_anew(name, tmp_path):
+    student, x = made(name)
+    before = {n: w.clone() for n, w in student.state_dict().items()}
+    whole = write(student, tmp_path / "student.onnx", x[:8])
+    small = write(student, tmp_path / "int8.onnx", x[:8], int8=True, calibration=x)
+    assert all(torch.equal(w, before[n]) for n, w in student.state_dict().items())
+    said, exact = (onnx_file.run(onnx_file.session(f.path.read_bytes()), x.numpy()) for f in (small, whole))
+    assert np.abs(said["probabilities"] - exact["probabilities"]).max() < 0.05
+    # Of the inputs that set the p-values, one in ten is below a tenth, whatever rounding has done to the scores.
+    assert np.mean(said["novelty_p_value"] < 0.1) == pytest.approx(0.1, abs=0.02)
+    layers = {node.op_type for node in onnx.load(small.path).graph.node}
+    assert "QuantizeLinear" in layers or "QGemm" in layers
+
+
+class Fixed(nn.Module):
+    def forward(self, x):
+        return x.reshape(len(x), -1)
+
+
+def test_a_network_that_fixes_the_number_of_inputs_is_refused(tmp_path):
+    student = opu.students.from_backbone(Fixed(), 6, 3).eval()
+    refuse(
+        r"would answer 8 at a time only; where it says len\(x\), write x.shape\[0\]",
+        student,
+        tmp_path / "a.onnx",
+        torch.randn(8, 2, 3),
+    )
+    assert not list(tmp_path.iterdir())
+
+
+def refuse(match, student, path, x, **options):
+    with pytest.raises(ValueError, match=match):
+        write(student, path, x[:8], **options)
+
+
+def test_mistakes_are_refused_and_nothing_is_lost(tmp_path):
+    student, x = made("mlp")
+    taken = tmp_path / "student.onnx"
+    taken.write_text("precious")
+    refuse("exists and was not changed", student, taken, x)
+    assert taken.read_text() == "precious"
+    refuse("ends in .onnx or .pt2", student, tmp_path / "student.bin", x)
+    refuse("int8 is for ONNX", student, tmp_path / "student.pt2", x, int8=True, calibration=x)
+    refuse("at least 100 ordinary inputs to calibrate on; got none", student, tmp_path / "a.onnx", x, int8=True)
+    refuse(
+        r"of shape \(6,\) each, as the student's; got \(7,\)",
+        student,
+        tmp_path / "a.onnx",
+        x,
+        int8=True,
+        calibration=torch.randn(200, 7),
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["student.onnx"]
+    assert write(student, taken, x[:8], overwrite=True).size > 1000
+
+
+def test_a_file_that_differs_from_pytorch_is_not_written(tmp_path, monkeypatch):
+    student, x = made("mlp")
+    monkeypatch.setattr(onnx_file, "TOLERANCE", 1e-30)
+    with pytest.raises(RuntimeError, match=r"differs from PyTorch's by .*; nothing was written"):
+        write(student, tmp_path / "student.onnx", x[:8])
+    assert not list(tmp_path.iterdir())
+
+
+def call(arguments, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["opu", "export", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    return stopped.value.code, capsys.readouterr()
+
+
+def test_the_command_exports_a_saved_student(tmp_path, monkeypatch, capsys):
+    student, x = made("mlp")
+    student.save(tmp_path / "run" / "student")
+    code, said = call([tmp_path / "run"], monkeypatch, capsys)
+    assert code == 0, said.err
+    assert "agrees with PyTorch" in said.out
+    agrees(student, tmp_path / "run" / "student.onnx", x)
+    np.save(tmp_path / "x.npy", x.numpy())
+    code, said = call([tmp_path / "run", "--int8", "--calibration", tmp_path / "x.npy"], monkeypatch, capsys)
+    assert code == 0, said.err
+    assert (tmp_path / "run" / "student-int8.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--format", "tflite"], "--format takes onnx or pt2; got 'tflite'"),
+        (["--int8"], "int8 needs at least 100 ordinary inputs"),
+        (["--out", "student.txt"], "ends in .onnx or .pt2"),
+    ],
+)
+def test_mistakes_on_the_command_line_cost_one_line(options, message, tmp_path, monkeypatch, capsys):
+    made("mlp")[0].save(tmp_path / "student")
+    monkeypatch.chdir(tmp_path)
+    code, said = call([tmp_path, *options], monkeypatch, capsys)
+    assert code == 2
+    assert message in said.err
+    assert len(said.err.strip().splitlines()) == 1
+
+
+def test_a_folder_without_a_student_is_refused(tmp_path, monkeypatch, capsys):
+    code, said = call([tmp_path], monkeypatch, capsys)
+    assert code == 2
+    assert "there is no saved student" in said.err

@@ -3,20 +3,27 @@
 import re
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
+import numpy as np
+import onnxruntime
 import pytest
+import torch
 
+import opu
+from opu.export import write
+from opu.novelty import Novelty
 from opu.tables import TABLES, render
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def run_as_pasted(document: Path, check: str, folder: Path) -> None:
-    """Run a document's one block of Python in an empty folder, and then a check of what it left."""
-    (code,) = re.findall(r"```python\n(.*?)```", document.read_text(), re.DOTALL)
-    done = subprocess.run([sys.executable, "-c", code + check], cwd=folder, capture_output=True, text=True)
+def run_as_pasted(document: Path, check: str, folder: Path, block: int = 0, python: str = sys.executable) -> None:
+    """Run a document's block of Python in an empty folder, and then a check of what it left."""
+    code = re.findall(r"```python\n(.*?)```", document.read_text(), re.DOTALL)[block]
+    done = subprocess.run([python, "-c", code + check], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
@@ -29,6 +36,31 @@ def test_the_quickstart_runs_as_pasted(tmp_path):
     )
     run_as_pasted(ROOT / "README.md", check, tmp_path)
     assert sorted(path.name for path in (tmp_path / "student").iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_the_exported_student_runs_as_pasted_where_there_is_no_torch_and_no_opu(tmp_path):
+    student = opu.students.mlp(64, 9, (16,)).eval()
+    with torch.no_grad():
+        student.novelty = Novelty.fit(student(torch.randn(200, 1, 8, 8)))
+    (tmp_path / "runs" / "demo").mkdir(parents=True)
+    write(student, tmp_path / "runs" / "demo" / "student.onnx", torch.randn(4, 1, 8, 8))
+    check = (
+        "\nimport importlib.util\n"
+        "assert importlib.util.find_spec('torch') is None and importlib.util.find_spec('opu') is None\n"
+        "assert answer['probabilities'].shape == (5, 9) and answer['novelty_p_value'].shape == (5,)\n"
+    )
+    run_as_pasted(ROOT / "README.md", check, tmp_path, block=1, python=bare_environment(tmp_path / "venv"))
+
+
+def bare_environment(folder: Path) -> str:
+    """A Python that has numpy and ONNX Runtime, lent from ours, and nothing else."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    (theirs,) = folder.glob("lib/python*/site-packages")
+    for module in (np, onnxruntime):
+        ours = Path(module.__file__).parent
+        for path in ours.parent.glob(f"{ours.name}*"):
+            (theirs / path.name).symlink_to(path)
+    return str(folder / "bin" / "python")
 
 
 def test_the_guide_for_tables_runs_as_pasted(tmp_path):

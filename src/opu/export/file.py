@@ -12,6 +12,7 @@ from torch import Tensor
 
 from opu._version import __version__
 from opu.dirichlet import Dirichlet
+from opu.environment import environment
 from opu.export import onnx_file
 from opu.export.answers import Answers
 from opu.export.int8 import quantised
@@ -114,13 +115,13 @@ def _write_pt2(answers: Answers, path: Path, example: Tensor, metadata: dict[str
 
 
 def _metadata(student: Student, classes: Sequence[Any] | None, int8: bool) -> dict[str, str]:
+    provenance = {"opu": __version__, "torch": torch.__version__, "commit": environment()["commit"]}
     thresholds = {} if student.novelty is None else {str(rate): student.novelty.threshold(rate) for rate in RATES}
     recipe = {} if student.recipe is None else {**student.recipe, "link": str(student.link)}
     return {
         "kind": "opu student",
-        "opu_version": __version__,
-        "torch_version": torch.__version__,
         "student": json.dumps(recipe),
+        "provenance": json.dumps(provenance),
         "classes": json.dumps(None if classes is None else list(classes)),
         "novelty_thresholds": json.dumps(thresholds),
         "precision": "int8" if int8 else "float32",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from opu.export.onnx_file import INPUT
+from opu.export.onnx_file import INPUT, quiet
 
 _LAYERS = ("Gemm", "Conv")
 _ROWS_AT_ONCE = 100
@@ -34,7 +34,7 @@ def quantised(model: Any, calibration: NDArray[np.float32]) -> Any:
             part = next(self.parts, None)
             return None if part is None else {INPUT: part}
 
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, quiet():
         path = Path(folder) / "int8.onnx"
         quantization.quantize_static(
             model,

@@ -42,7 +42,7 @@ def to_onnx(answers: Answers, example: Tensor, metadata: dict[str, str]) -> Any:
     required()
     if len(example) < 2:  # a batch of one would be taken for a constant
         example = torch.cat([example, example])
-    with _quiet():
+    with quiet():
         program = torch.onnx.export(
             answers,
             (example,),
@@ -106,14 +106,13 @@ def differences(session: Any, answers: Answers, x: Tensor) -> dict[str, float]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the exporter's remarks about packages that nobody asked for."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+def quiet() -> Iterator[None]:
+    """Without remarks of exporter and quantiser about packages and steps that nobody asked for."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(level)
+        logging.disable(before)

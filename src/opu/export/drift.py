@@ -1,0 +1,63 @@
+"""What compression has done to a student: to its accuracy, and to every measure of its uncertainty."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import spearmanr
+
+from opu import metrics
+
+Said = Callable[[NDArray[np.float32]], dict[str, NDArray[Any]]]
+
+
+def drift(
+    before: Said,
+    after: Said,
+    inputs: NDArray[np.float32],
+    labels: NDArray[np.int64] | None = None,
+    foreign: Mapping[str, NDArray[np.float32]] | None = None,
+) -> dict[str, Any]:
+    """Compare two versions of a student on the same inputs.
+
+    Args:
+        before: From inputs to outputs by name, as exported files give them.
+        after: The same of the compressed one.
+        inputs: Ordinary ones that took part in no calibration.
+        labels: Their classes, where accuracy and the ranking of errors are wanted.
+        foreign: Sets of strangers by name.
+
+    Returns:
+        ``same_class`` in percent, ``accuracy`` of both, and for every measure its rank correlation and the AUROC of both
+        for errors and strangers, in percent.
+    """
+    inside = [said(inputs) for said in (before, after)]
+    predicted = [said["probabilities"].argmax(-1) for said in inside]
+    found: dict[str, Any] = {"same_class": 100 * float(np.mean(predicted[0] == predicted[1])), "measures": {}}
+    wrong = None if labels is None else [p != labels for p in predicted]
+    if wrong is not None:
+        found["accuracy"] = [100 * float(1 - w.mean()) for w in wrong]
+    outside = {name: [said(x) for said in (before, after)] for name, x in (foreign or {}).items()}
+    for name in inside[0]:
+        if name in ("probabilities", "novelty_p_value"):  # the one is no score, the other ranks as novelty does
+            continue
+        scores = [_rising(name, said) for said in inside]
+        entry: dict[str, Any] = {"spearman": float(spearmanr(*scores).statistic)}
+        if wrong is not None and all(0 < w.sum() < len(w) for w in wrong):
+            entry["errors"] = [metrics.auroc(s, w) for s, w in zip(scores, wrong, strict=True)]
+        for strangers, said in outside.items():
+            entry[strangers] = [_apart(s, _rising(name, o)) for s, o in zip(scores, said, strict=True)]
+        found["measures"][name] = entry
+    return found
+
+
+def _rising(name: str, said: dict[str, NDArray[Any]]) -> NDArray[np.float64]:
+    """A score that grows with uncertainty."""
+    values: NDArray[np.float64] = said[name].astype(np.float64)
+    return -values if name == "log_precision" else values
+
+
+def _apart(inside: NDArray[np.float64], outside: NDArray[np.float64]) -> float:
+    positive = np.repeat([False, True], [len(inside), len(outside)])
+    return metrics.auroc(np.concatenate([inside, outside]), positive)

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor, nn
 
-from opu.export.gamma import Gammas
+from opu.export.gamma import gammas
 from opu.novelty import Novelty, mean_excess
 from opu.students import Student
 
@@ -33,7 +33,7 @@ class Answers(nn.Module):
 
     def __init__(self, student: Student, prepare: Callable[[Tensor], Tensor] | None = None) -> None:
         super().__init__()
-        self.student, self.prepare, self.gammas = student, prepare, Gammas()
+        self.student, self.prepare = student, prepare
         self.names = PLAIN if student.novelty is None else CALIBRATED
         self.novelty = None if student.novelty is None else Ranked(student.novelty)
         self.eval()
@@ -56,7 +56,7 @@ class Answers(nn.Module):
         # The classes, and behind them all of them together, so that each function is asked once.
         log_alpha = nn.functional.pad(log_mean, (0, 1)) + log_precision.unsqueeze(-1)
         alpha = log_alpha.exp()
-        excess, log_gamma = self.gammas(alpha)
+        excess, log_gamma = gammas(alpha)
         entropy = -(mean * log_mean).sum(-1)
         information = ((mean * excess[:, :-1]).sum(-1) - excess[:, -1]).clamp(min=0)
         # ln Gamma(alpha) - (alpha - 1) psi(alpha) of each, of which the sum wants K in place of 1
@@ -72,58 +72,86 @@ class Ranked(nn.Module):
 
     def __init__(self, novelty: Novelty) -> None:
         super().__init__()
-        self.entropy, self.bluntness = Rarity(novelty.entropy), Rarity(novelty.bluntness)
-        self.scores = Rarity(novelty.scores)
+        self.parts = Rarity(torch.stack([novelty.entropy, novelty.bluntness]))
+        self.scores = Rarity(novelty.scores.unsqueeze(0))
         share, self.tilt = novelty.blend.tolist()
-        larger = max(share, 1 - share)
-        self.of_entropy, self.of_bluntness = _log((1 - share) / larger), _log(share / larger)
+        # Less the logarithm of the larger share, so that the measure which has it is read as it is.
+        weights = torch.tensor([1 - share, share], dtype=torch.float64) / max(share, 1 - share)
+        self.register_buffer("weights", weights.log(), persistent=False)
         self.smallest = 1 / (len(novelty.scores) + 1)
+
+    weights: Tensor
 
     def forward(
         self, entropy: Float64[Tensor, " B"], log_mean: Float64[Tensor, "B K"], log_precision: Float64[Tensor, " B"]
     ) -> tuple[Tensor, Tensor]:
         """N and its p-value."""
-        bluntness = -log_precision - self.tilt * log_mean.mean(-1)
-        score = torch.maximum(self.entropy(entropy) + self.of_entropy, self.bluntness(bluntness) + self.of_bluntness)
-        return score, torch.exp(-self.scores(score)).clamp(min=self.smallest)
+        bluntness = -log_precision
+        if self.tilt:
+            bluntness = bluntness - self.tilt * log_mean.mean(-1)
+        louder = (self.parts(torch.stack([entropy, bluntness], -1)) + self.weights).amax(-1, keepdim=True)
+        p_value = torch.exp(-self.scores(louder)).clamp(min=self.smallest)
+        return louder.squeeze(-1), p_value.squeeze(-1)
 
 
 class Rarity(nn.Module):
-    """:func:`opu.novelty.rarity` against fixed ordinary values.
+    """:func:`opu.novelty.rarity` of several scores at once, each against fixed ordinary values of its own.
 
     A value is looked up in two steps: among the last values of blocks, and within its block. To compare it with all of
-    two thousand would cost more than the student itself.
+    two thousand would cost more than the student itself. Between ordinary values the fraction that is larger falls in
+    straight lines, whose starts and slopes are laid down in a table.
     """
 
-    ordinary: Tensor
+    lowest: Tensor
+    highest: Tensor
     blocks: Tensor
+    last: Tensor
+    lines: Tensor
+    offsets: Tensor
+    upper: Tensor
+    lower: Tensor
 
-    def __init__(self, ordinary: Float64[Tensor, " n"]) -> None:
+    def __init__(self, ordinary: Float64[Tensor, "m n"]) -> None:
         super().__init__()
-        n = len(ordinary)
-        width = max(1, round(n**0.5))
-        padded = torch.cat([ordinary, ordinary.new_full((-n % width,), torch.inf)])
-        self.register_buffer("ordinary", ordinary.clone(), persistent=False)
-        self.register_buffer("blocks", padded.view(-1, width).clone(), persistent=False)
-        self.upper, self.lower = float(mean_excess(ordinary)), float(mean_excess(-ordinary.flip(0)))
+        (m, n), self.width = ordinary.shape, max(1, round(ordinary.shape[1] ** 0.5))
+        padded = torch.cat([ordinary, ordinary.new_full((m, -n % self.width), torch.inf)], -1)
+        blocks = padded.view(m, -1, self.width)
+        place = torch.arange(n + 1).clamp(1, n - 1)
+        below, above = ordinary[:, place - 1], ordinary[:, place]
+        start = ((n - place + 1).double() / (n + 1)).expand_as(below).clone()
+        slope = torch.where(above > below, -1 / ((n + 1) * (above - below).clamp(min=1e-300)), 0.0)
+        start[:, 0], slope[:, 0] = n / (n + 1), 0.0  # below all of them
+        start[:, n], slope[:, n] = 1 / (n + 1), 0.0  # above
+        scales = [[mean_excess(each), mean_excess(-each.flip(0))] for each in ordinary]
+        constants = {
+            "lowest": ordinary[:, 0],
+            "highest": ordinary[:, -1],
+            "blocks": blocks.reshape(-1, self.width),
+            "last": blocks[:, :, -1],
+            "lines": torch.stack([below, start, slope], -1).reshape(-1, 3),
+            "offsets": torch.arange(m),
+            "upper": torch.tensor([1 / float(up) for up, _ in scales], dtype=torch.float64),
+            "lower": torch.tensor([1 / float(low) for _, low in scales], dtype=torch.float64),
+        }
+        for name, values in constants.items():
+            self.register_buffer(name, values.clone(), persistent=False)
+        self.n = n
 
-    def forward(self, values: Float64[Tensor, " B"]) -> Float64[Tensor, " B"]:
+    def forward(self, values: Float64[Tensor, "B m"]) -> Float64[Tensor, "B m"]:
         """Minus the log of the fraction of ordinary values that are at least as large."""
-        n, ordinary = len(self.ordinary), self.ordinary
-        place = self.place(values).clamp(1, n - 1)
-        below, above = ordinary[place - 1], ordinary[place]
-        share = ((values - below) / (above - below).clamp(min=1e-300)).clamp(0, 1)
-        tail = (n - (place - 1).double() - share) / (n + 1)
-        beyond = ((values - ordinary[-1]) / self.upper).clamp(min=0)
-        short = ((ordinary[0] - values) / self.lower).clamp(min=0)
-        return torch.where(values < ordinary[0], -torch.log(1 - torch.exp(-short) / (n + 1)), beyond - torch.log(tail))
+        inside = torch.minimum(torch.maximum(values, self.lowest), self.highest)
+        below, start, slope = nn.functional.embedding(
+            self.place(values) + self.offsets * (self.n + 1), self.lines
+        ).unbind(-1)
+        beyond = values - inside
+        short = 1 - torch.exp(beyond.clamp(max=0) * self.lower)  # 0 but for values below all ordinary ones
+        fraction = start + slope * (inside - below) + short / (self.n + 1)
+        return beyond.clamp(min=0) * self.upper - torch.log(fraction)
 
-    def place(self, values: Float64[Tensor, " B"]) -> Int64[Tensor, " B"]:
+    def place(self, values: Float64[Tensor, "B m"]) -> Int64[Tensor, "B m"]:
         """How many ordinary values are smaller."""
         column = values.unsqueeze(-1)
-        block = (self.blocks[:, -1] < column).sum(-1).clamp(max=len(self.blocks) - 1)
-        return block * self.blocks.shape[1] + (self.blocks[block] < column).sum(-1)
-
-
-def _log(value: float) -> float:
-    return float(torch.tensor(value, dtype=torch.float64).log())
+        block = (self.last < column).sum(-1).clamp(max=self.last.shape[1] - 1)
+        rows = nn.functional.embedding(block + self.offsets * self.last.shape[1], self.blocks)
+        place: Tensor = block * self.width + (rows < column).sum(-1)
+        return place

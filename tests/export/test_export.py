@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from torch import nn
@@ -11,8 +12,6 @@ import opu
 from opu.cli import main
 from opu.export import onnx_file, write
 from opu.novelty import Novelty
-
-onnx = pytest.importorskip("onnx")
 
 
 def backbone():

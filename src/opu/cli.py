@@ -168,15 +168,16 @@ def export(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
 ) -> None:
     """Write a student to one file that gives probabilities and every measure of uncertainty without Python."""
+    from opu.export.drift import show_drift
     from opu.export.run import export_run
 
     found = export_run(source, out=out, format=format, int8=int8, calibration=calibration, overwrite=overwrite)
     console = Console()
     console.print(f"{found.path}: {found.size / 1e6:.2f} MB, outputs {', '.join(found.outputs)}.", highlight=False)
-    if found.differences:
-        worst = max(found.differences.values())
-        what = "Before quantisation it" if int8 else "It"
-        console.print(f"{what} agrees with PyTorch to {worst:.1g} in ONNX Runtime.", highlight=False)
+    what = "Before quantisation it" if int8 else "It"
+    console.print(f"{what} agrees with PyTorch to {max(found.differences.values()):.1g}.", highlight=False)
+    if found.drift is not None:
+        show_drift(found.drift, console)
 
 
 @app.command()

@@ -43,7 +43,7 @@ def made(name, link="slowly_bounded", calibrated=True):
 @torch.no_grad()
 def agrees(student, path, x):
     """The file's answers beside the library's own measures."""
-    said = onnx_file.run(onnx_file.session(path.read_bytes()), x.numpy())
+    said = onnx_file.runner(onnx.load(path))(x.numpy())
     q = student(x)
     expected = {"probabilities": q.mean, "log_precision": q.log_precision}
     expected |= {name: value for name, value in opu.measures.all_measures(q).items() if name in said}
@@ -84,7 +84,7 @@ def test_a_student_without_novelty_says_nothing_of_it(tmp_path):
 def test_preparation_becomes_part_of_the_file(tmp_path):
     student, x = made("mlp")
     found = write(student, tmp_path / "student.onnx", x[:8] / 5 - 3, prepare=lambda raw: 5 * (raw + 3))
-    said = onnx_file.run(onnx_file.session(found.path.read_bytes()), (x / 5 - 3).numpy())
+    said = onnx_file.runner(onnx.load(found.path))((x / 5 - 3).numpy())
     np.testing.assert_allclose(said["probabilities"], student(x).mean.detach().numpy(), rtol=1e-4, atol=1e-5)
 
 
@@ -117,9 +117,17 @@ def test_int8_is_smaller_near_and_calibrated_anew(name, tmp_path):
     student, x = made(name)
     before = {n: w.clone() for n, w in student.state_dict().items()}
     whole = write(student, tmp_path / "student.onnx", x[:8])
-    small = write(student, tmp_path / "int8.onnx", x[:8], int8=True, calibration=x)
+    judged = torch.randn_like(x)
+    with torch.no_grad():
+        labels = student(judged).mean.argmax(-1)
+    small = write(student, tmp_path / "int8.onnx", x[:8], int8=True, calibration=x, judged=judged, labels=labels)
+    assert small.drift["accuracy"][0] == pytest.approx(100)
+    assert small.drift["accuracy"][1] == pytest.approx(small.drift["same_class"])
+    assert (
+        0.7 < small.drift["measures"]["predictive_entropy"]["spearman"] < 1
+    )  # its layers are random, and answer alike
     assert all(torch.equal(w, before[n]) for n, w in student.state_dict().items())
-    said, exact = (onnx_file.run(onnx_file.session(f.path.read_bytes()), x.numpy()) for f in (small, whole))
+    said, exact = (onnx_file.runner(onnx.load(f.path))(x.numpy()) for f in (small, whole))
     assert np.abs(said["probabilities"] - exact["probabilities"]).max() < 0.05
     # Of the inputs that set the p-values, one in ten is below a tenth, whatever rounding has done to the scores.
     assert np.mean(said["novelty_p_value"] < 0.1) == pytest.approx(0.1, abs=0.02)
@@ -167,6 +175,24 @@ def test_mistakes_are_refused_and_nothing_is_lost(tmp_path):
     )
     assert [path.name for path in tmp_path.iterdir()] == ["student.onnx"]
     assert write(student, taken, x[:8], overwrite=True).size > 1000
+
+
+class Unknown(nn.Module):
+    def forward(self, x):
+        return torch.special.zeta(x.abs() + 2, torch.tensor(1.0)).flatten(1)
+
+
+@pytest.mark.parametrize("suffix", ["onnx", "pt2"])
+def test_a_network_that_cannot_leave_python_costs_one_line(suffix, tmp_path):
+    class Branching(nn.Module):
+        def forward(self, x):
+            return x if float(x.sum()) > 0 else -x
+
+    student = opu.students.from_backbone(Branching() if suffix == "pt2" else Unknown(), 6, 3).eval()
+    with pytest.raises(ValueError, match="the student's network cannot be exported") as refused:
+        write(student, tmp_path / f"a.{suffix}", torch.randn(8, 6))
+    assert len(str(refused.value).splitlines()) == 1
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_file_that_differs_from_pytorch_is_not_written(tmp_path, monkeypatch):

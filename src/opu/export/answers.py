@@ -3,7 +3,7 @@ r"""Everything that a student can say about an input, as one network of plain op
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float64, Int64
 from torch import Tensor, nn
 
 from opu.export.gamma import gammas
@@ -40,14 +40,8 @@ class Answers(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """One tensor for each of ``names``."""
-        logits, log_precision = self.parameters_of(x if self.prepare is None else self.prepare(x))
+        logits, log_precision = self.student.heads(x if self.prepare is None else self.prepare(x))
         return tuple(each.to(logits.dtype) for each in self.measures(logits.double(), log_precision.double()))
-
-    def parameters_of(self, x: Tensor) -> tuple[Float[Tensor, "B K"], Float[Tensor, " B"]]:
-        """Logits of the mean, and the log-precision."""
-        student = self.student
-        features = x if student.trunk is None else student.trunk(x).flatten(1)
-        return student.mean_net(features), student.link(student.precision_net(features).squeeze(-1))
 
     def measures(self, logits: Float64[Tensor, "B K"], log_precision: Float64[Tensor, " B"]) -> list[Tensor]:
         """What the names say, in float64."""
@@ -70,6 +64,8 @@ class Answers(nn.Module):
 class Ranked(nn.Module):
     """Novelty and its p-value without a search that runtimes do not have."""
 
+    weights: Tensor
+
     def __init__(self, novelty: Novelty) -> None:
         super().__init__()
         self.parts = Rarity(torch.stack([novelty.entropy, novelty.bluntness]))
@@ -79,8 +75,6 @@ class Ranked(nn.Module):
         weights = torch.tensor([1 - share, share], dtype=torch.float64) / max(share, 1 - share)
         self.register_buffer("weights", weights.log(), persistent=False)
         self.smallest = 1 / (len(novelty.scores) + 1)
-
-    weights: Tensor
 
     def forward(
         self, entropy: Float64[Tensor, " B"], log_mean: Float64[Tensor, "B K"], log_precision: Float64[Tensor, " B"]

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
 from scipy.stats import spearmanr
 
 from opu import metrics
@@ -29,12 +31,13 @@ def drift(
         foreign: Sets of strangers by name.
 
     Returns:
-        ``same_class`` in percent, ``accuracy`` of both, and for every measure its rank correlation and the AUROC of both
-        for errors and strangers, in percent.
+        ``num_inputs``, ``same_class`` in percent, ``accuracy`` of both, and for every measure its rank correlation and the
+        AUROC of both for errors and strangers, in percent.
     """
     inside = [said(inputs) for said in (before, after)]
     predicted = [said["probabilities"].argmax(-1) for said in inside]
-    found: dict[str, Any] = {"same_class": 100 * float(np.mean(predicted[0] == predicted[1])), "measures": {}}
+    same = 100 * float(np.mean(predicted[0] == predicted[1]))
+    found: dict[str, Any] = {"num_inputs": len(inputs), "same_class": same, "measures": {}}
     wrong = None if labels is None else [p != labels for p in predicted]
     if wrong is not None:
         found["accuracy"] = [100 * float(1 - w.mean()) for w in wrong]
@@ -50,6 +53,23 @@ def drift(
             entry[strangers] = [_apart(s, _rising(name, o)) for s, o in zip(scores, said, strict=True)]
         found["measures"][name] = entry
     return found
+
+
+def show_drift(found: dict[str, Any], console: Console) -> None:
+    """A line for each measure."""
+    accuracy = " -> ".join(f"{each:.1f} %" for each in found.get("accuracy", []))
+    console.print(
+        f"On {found['num_inputs']} other inputs: same class for {found['same_class']:.1f} %"
+        f"{f', accuracy {accuracy}' if accuracy else ''}.",
+        highlight=False,
+    )
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in ("measure", "rank correlation", "AUROC of errors"):
+        table.add_column(column, justify="left" if column == "measure" else "right")
+    for name, entry in found["measures"].items():
+        errors = " -> ".join(f"{each:.1f}" for each in entry["errors"]) if "errors" in entry else ""
+        table.add_row(name, f"{entry['spearman']:.3f}", errors)
+    console.print(table)
 
 
 def _rising(name: str, said: dict[str, NDArray[Any]]) -> NDArray[np.float64]:

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from opu.export.answers import Answers
+from opu.export.drift import Said
 
 OPSET = 18
 INPUT = "inputs"
@@ -42,17 +41,20 @@ def to_onnx(answers: Answers, example: Tensor, metadata: dict[str, str]) -> Any:
     required()
     if len(example) < 2:  # a batch of one would be taken for a constant
         example = torch.cat([example, example])
-    with quiet():
-        program = torch.onnx.export(
-            answers,
-            (example,),
-            dynamo=True,
-            dynamic_shapes=({0: torch.export.Dim("batch")},),
-            input_names=[INPUT],
-            output_names=list(answers.names),
-            opset_version=OPSET,
-            verbose=False,
-        )
+    try:
+        with quiet():
+            program = torch.onnx.export(
+                answers,
+                (example,),
+                dynamo=True,
+                dynamic_shapes=({0: torch.export.Dim("batch")},),
+                input_names=[INPUT],
+                output_names=list(answers.names),
+                opset_version=OPSET,
+                verbose=False,
+            )
+    except torch.onnx.OnnxExporterError as error:
+        raise ValueError(refusal(error)) from error
     assert program is not None
     model = program.model_proto
     if not model.graph.input[0].type.tensor_type.shape.dim[0].dim_param:
@@ -76,32 +78,41 @@ def _strip(model: Any) -> None:
         holder.doc_string = ""
 
 
-def session(model: bytes, num_threads: int = 0) -> Any:
-    """ONNX Runtime on the CPU, ready to run."""
+def refusal(error: Exception) -> str:
+    """One line on a network that cannot leave Python."""
+    first = next(
+        (line.strip() for line in str(error.__cause__ or error).splitlines() if line.strip()), type(error).__name__
+    )
+    return f"the student's network cannot be exported ({first[:200]}); use layers that torch.export knows."
+
+
+def runner(model: Any, num_threads: int = 0) -> Said:
+    """A model in ONNX Runtime on the CPU: from inputs to all outputs by name."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = num_threads
     options.log_severity_level = 3
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-
-
-def run(session: Any, x: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
-    """All outputs by name."""
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     names = [each.name for each in session.get_outputs()]
-    return dict(zip(names, session.run(None, {INPUT: x}), strict=True))
+    return lambda x: dict(zip(names, session.run(None, {INPUT: x}), strict=True))
 
 
 @torch.no_grad()
-def differences(session: Any, answers: Answers, x: Tensor) -> dict[str, float]:
-    """How far each output is from PyTorch's at worst, relative to its size or to 1, whichever is larger.
+def differences(said: Said, answers: Answers, x: Tensor) -> dict[str, float]:
+    """How far each output is from PyTorch's at worst, relative to its size or to 1; refuses more than rounding explains.
 
     Of novelty it is the median: where two ordinary inputs nearly tie, rounding decides between two ranks.
     """
-    theirs, found = run(session, x.numpy()), {}
+    theirs, found = said(x.numpy()), {}
     for name, value in zip(answers.names, answers(x), strict=True):
         off = (torch.from_numpy(theirs[name]) - value).abs() / value.abs().clamp(min=1)
         found[name] = float(off.median() if name.startswith("novelty") else off.max())
+        if not found[name] < TOLERANCE:
+            raise RuntimeError(
+                f"the exported {name} differs from PyTorch's by {found[name]:.2g}, more than rounding explains; nothing was "
+                "written. Please report this with the architecture."
+            )
     return found
 
 

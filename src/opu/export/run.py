@@ -31,6 +31,10 @@ class Standardised(nn.Module):
         """Standardised rows, in float32."""
         return ((x.double() - self.mean) / self.scale).float()
 
+    def undone(self, x: Tensor) -> Tensor:
+        """Raw rows again."""
+        return (x.double() * self.scale + self.mean).float()
+
 
 def export_run(
     source: Path,
@@ -54,13 +58,13 @@ def export_run(
     if format not in FORMATS:
         raise ValueError(f"--format takes {' or '.join(FORMATS)}; got {format!r}.")
     student, prepare, classes = _found(source)
-    kept = _kept(source)
-    shape = kept.shape[1:] if kept is not None else _shape(student)
-    example = torch.randn(_NUM_EXAMPLES, *shape) if kept is None else kept[:_NUM_EXAMPLES]
+    kept, labels = _kept(source)
+    example = torch.randn(_NUM_EXAMPLES, *_shape(student)) if kept is None else kept[:_NUM_EXAMPLES]
     if prepare is not None:  # what was kept is standardised, and what comes will be raw
-        example = (example.double() * prepare.scale + prepare.mean).float()
-        kept = None if kept is None else (kept.double() * prepare.scale + prepare.mean).float()
-    ordinary = kept if calibration is None else _read(calibration)
+        example, kept = prepare.undone(example), None if kept is None else prepare.undone(kept)
+    ordinary = None if calibration is None else _read(calibration)
+    if calibration is None and kept is not None:  # one half calibrates, and the other judges
+        ordinary, kept, labels = kept[::2], kept[1::2], None if labels is None else labels[1::2]
     name = f"student{'-int8' if int8 else ''}.{format}"
     return write(
         student,
@@ -70,6 +74,8 @@ def export_run(
         classes=classes,
         int8=int8,
         calibration=ordinary if int8 else None,
+        judged=kept,
+        labels=labels,
         overwrite=overwrite,
     )
 
@@ -85,13 +91,13 @@ def _found(source: Path) -> tuple[Student, Standardised | None, list[Any] | None
     return load(folder), None, None
 
 
-def _kept(source: Path) -> Tensor | None:
-    """Test inputs that the run has kept."""
+def _kept(source: Path) -> tuple[Tensor | None, Tensor | None]:
+    """Test inputs that the run has kept, and their labels."""
     path = source / EVALUATION
     if not path.exists():
-        return None
-    inputs: Tensor = read_state(path)["inputs"]
-    return inputs.float()
+        return None, None
+    state = read_state(path)
+    return state["inputs"].float(), state["labels"]
 
 
 def _shape(student: Student) -> tuple[int, ...]:

@@ -23,7 +23,8 @@ _BUILDERS = {"mlp": networks.mlp, "lenet": networks.lenet, "from_backbone": netw
 
 def save(student: Student, folder: Path) -> None:
     """Write a student. Files that are there already are replaced, each in one step."""
-    if student.recipe is None:
+    description = student.description()
+    if description is None:
         raise ValueError(
             "only a student made by opu.students.mlp, lenet or from_backbone knows how to be built again; this one was put "
             "together by hand. Save its state_dict() yourself, or use from_backbone."
@@ -32,9 +33,7 @@ def save(student: Student, folder: Path) -> None:
         raise ValueError(f"a student is saved into a folder; {folder} is a file. Choose another path.")
     weights = {name: w.detach().cpu().contiguous().clone() for name, w in student.state_dict().items()}
     write_atomically(folder / "model.safetensors", to_bytes(weights, metadata={"format": "pt"}))
-    write_json(
-        folder / "config.json", {"format": FORMAT, "kind": "opu student", **student.recipe, "link": str(student.link)}
-    )
+    write_json(folder / "config.json", {"format": FORMAT, "kind": "opu student", **description})
 
 
 def load(folder: str | Path, *, backbone: nn.Module | None = None) -> Student:

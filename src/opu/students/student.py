@@ -47,10 +47,18 @@ class Student(nn.Module):
 
     def forward(self, x: Tensor) -> Dirichlet:
         """One Dirichlet for each row of ``x``."""
+        return Dirichlet.from_logits(*self.heads(x))
+
+    def heads(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits of the mean, and the log-precision."""
         features = x if self.trunk is None else self.trunk(x).flatten(1)
         z = self.precision_net(features).squeeze(-1)
         # Under autocast the heads may answer in half precision, which a log-precision of 7 does not survive.
-        return Dirichlet.from_logits(_at_least_float32(self.mean_net(features)), self.link(_at_least_float32(z)))
+        return _at_least_float32(self.mean_net(features)), self.link(_at_least_float32(z))
+
+    def description(self) -> dict[str, Any] | None:
+        """How to build this student again, where it knows."""
+        return None if self.recipe is None else {**self.recipe, "link": str(self.link)}
 
     def mean_parameters(self) -> Iterator[nn.Parameter]:
         """What the mean depends on."""

@@ -1,6 +1,6 @@
 """Which objective suits many classes: a linear posterior over 1,000 drawn classes, and what each student makes of it.
 
-python -m benchmarks.many_classes [--classes 1000] [--steps 1500 6000] [--device cuda] [--out results/study-many-classes.json]
+python -m benchmarks.many_classes [--classes 1000] [--steps 1500 6000] [--objectives ...] [--device cuda] [--out ...]
 """
 
 import argparse
@@ -118,13 +118,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--classes", type=int, default=1000)
     parser.add_argument("--steps", type=int, nargs="+", default=[1500, 6000])
+    parser.add_argument("--objectives", nargs="+", default=OBJECTIVES)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("results/study-many-classes.json"))
     options = parser.parse_args()
     runs = [pointwise(options.classes, options.device)]
     trial = partial(run, num_classes=options.classes, device=options.device)
-    wanted = list(itertools.product(OBJECTIVES, options.steps))
+    wanted = list(itertools.product(options.objectives, options.steps))
     with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool:
         for result in pool.map(trial, *zip(*wanted, strict=True)):
             runs.append(result)

@@ -57,7 +57,7 @@ def distill(
         student: Answers with a Dirichlet. It is trained in place, on the device where its weights are.
         inputs: A tensor, an array, a dataset, a loader, or an iterable of batches; labels that come along are not read.
         objective: A sum such as ``"0.1*steady_kl + 10*mmd"``, or an objective object. Unless given, that sum with one
-            over the number of classes as KL's weight.
+            over the number of classes as KL's weight; ``"cross_entropy + 10*mmd"`` with more than fifty classes.
         num_particles: Fresh particles for each input and step.
         broaden: How to make inputs wider than the data; ``"auto"`` picks by shape (images, feature vectors) where the
             teacher can label new inputs, ``None`` leaves the inputs alone.

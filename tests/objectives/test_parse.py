@@ -47,10 +47,16 @@ def test_a_sum_in_words_is_the_sum_of_the_objects():
     torch.testing.assert_close(got, 0.1 * value(ForwardKL()) + 10 * value(ExactMMD()))
 
 
-@pytest.mark.parametrize(("num_classes", "weight"), [(2, 0.5), (10, 0.1), (47, 0.0213), (1000, 0.001)])
+@pytest.mark.parametrize(("num_classes", "weight"), [(2, 0.5), (10, 0.1), (47, 0.0213), (50, 0.02)])
 def test_the_default_averages_kl_over_the_classes(num_classes, weight):
     terms = parse(default(num_classes)).terms
     assert [(w, type(term)) for w, term in terms] == [(weight, SteadyKL), (10.0, ExactMMD)]
+
+
+@pytest.mark.parametrize("num_classes", [51, 1000])
+def test_the_default_does_without_kl_where_classes_are_many(num_classes):
+    terms = parse(default(num_classes)).terms
+    assert [(w, type(term)) for w, term in terms] == [(1.0, CrossEntropy), (10.0, ExactMMD)]
 
 
 def test_every_name_is_known():

@@ -65,6 +65,9 @@ def _robust_cell(trials: list[dict[str, Any]]) -> str:
     # Nothing is told apart by a precision that is the same for the middle eighty percent.
     lost = sum(t["log_precision"][-1] - t["log_precision"][0] < _SAME for t in trials)
     cell = f"{variation:.1f}; {errors:+.1f} ({plain:+.1f}); {statistics.mean(gaps):+.1f} ({min(gaps):+.1f})"
+    if "balanced_accuracy" in trials[0]:  # looked at since the sixth round
+        kept = statistics.mean(t["balanced_accuracy"][0] - t["balanced_accuracy"][1] for t in trials)
+        cell = f"{kept:+.1f}; {cell}"
     if "coverage" in trials[0]:  # the first rounds did not look at intervals
         cell += f"; {statistics.mean(t['coverage'] for t in trials):.0f} %"
     return f"{cell}, precision lost on {lost} of {len(trials)}" if lost else cell
@@ -144,6 +147,24 @@ def calibration_table(results: Path) -> str:
         rates = ["{:.1f} ({:.1f} to {:.1f})".format(*run["flagged"][rate]) for rate in ("0.01", "0.05")]
         ranks = [f"{run['auroc'][name]:.1f} ({run['auroc'][name + ', no tail']:.1f})" for name in sets]
         lines.append("| " + " | ".join([str(run["size"]), *rates, *ranks]) + " |")
+    return "\n".join(lines)
+
+
+def class_counts_table(results: Path) -> str:
+    """The same problem with fewer classes: at which number of them an objective loses the mean."""
+    counts = read(results, "study-many-classes-*.json", "python -m benchmarks.many_classes --classes 100 --steps 1500")
+    lines = [
+        "| classes | objective | total variation | same class | E | MI | log-precision (best) |",
+        "| --- |" + " --- |" * 6,
+    ]
+    for study in sorted(counts, key=lambda each: each["classes"]):
+        best, *runs = study["runs"]
+        for run in runs:
+            seen = run["fresh"]
+            cells = [f"{seen['total_variation']:.2f}", f"{seen['same_class']:.0f}"]
+            cells += [f"{seen['ranks'][name]:.2f}" for name in ("entropy", "information")]
+            cells.append(f"{seen['log_precision']:.1f} ({best['fresh']['log_precision']:.1f})")
+            lines.append(f"| {study['classes']} | {run['objective']} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 

@@ -1,5 +1,6 @@
 """Exact moments against sums over all monomials in 60 digits: values, gradients, limits and chunks."""
 
+import itertools
 import math
 from collections.abc import Iterator
 from functools import cache
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from opu.dirichlet import Dirichlet
 from opu.kernels import Exponential, Polynomial
-from opu.moments import kernel_between, kernel_to_points
+from opu.moments import _connected_pairs, kernel_between, kernel_to_points, kernel_within
 
 mp = MPContext()
 mp.dps = 60
@@ -171,16 +172,21 @@ def test_kernel_between_and_its_gradient_agree_with_sixty_digits(logits, log_pre
         assert_close(gradient, gradient_reference(reference, logits, log_precision), rtol=1e-11, atol=1e-14 * size)
 
 
+def between_itself(q, coefficients):
+    return kernel_between(q, q, coefficients)
+
+
 @log_precisions
 @pytest.mark.parametrize("coefficients", [SERIES["polynomial"], SERIES["exponential"]], ids=["poly", "exp"])
-def test_kernel_of_a_law_with_itself_and_its_gradient_agree_with_sixty_digits(log_precision, coefficients):
+@pytest.mark.parametrize("function", [between_itself, kernel_within])
+def test_kernel_of_a_law_with_itself_and_its_gradient_agree_with_sixty_digits(log_precision, coefficients, function):
     logits = LOGITS["lopsided"]
 
     def reference(logits, log_precision):
         means = means_of_monomials(concentration(logits, log_precision), coefficients)
         return series_of_inner_products(means, means, coefficients)
 
-    value, gradient = value_and_gradient(lambda q: kernel_between(q, q, coefficients), logits, log_precision)
+    value, gradient = value_and_gradient(lambda q: function(q, coefficients), logits, log_precision)
     assert_close(value, [reference(logits, log_precision)], rtol=1e-12, atol=0)
     want = gradient_reference(reference, logits, log_precision)
     assert_close(gradient, want, rtol=1e-11, atol=1e-14 * sum(coefficients))
@@ -196,6 +202,7 @@ def test_gradients_pass_gradcheck(log_precision):
         lambda q: kernel_to_points(q, points, coefficients),
         lambda q: kernel_between(p, q, coefficients),
         lambda q: kernel_between(q, q, coefficients),
+        lambda q: kernel_within(q, coefficients),
     ):
         assert torch.autograd.gradcheck(lambda x, y, f=function: f(Dirichlet.from_logits(x, y)), (logits, g), atol=1e-8)
 
@@ -212,9 +219,43 @@ def test_long_series_stay_finite_and_agree_with_few_classes(temperature, log_pre
     assert_close(kernel_to_points(q, points, coefficients), [to_points], rtol=1e-12, atol=0)
     within = series_of_inner_products(means, means, coefficients)
     assert_close(kernel_between(q, q, coefficients), [within], rtol=1e-12, atol=0)
+    assert_close(kernel_within(q, coefficients), [within], rtol=1e-12, atol=0)
 
 
 # Known answers
+
+
+def test_cumulants_count_the_pairs_of_permutations_that_connect_all_points():
+    for m in range(1, 5):
+        counted = [0] * (m + 2)
+        for one, other in itertools.product(itertools.permutations(range(m)), repeat=2):
+            reached, edge = {0}, [0]
+            while edge:
+                edge = [step[i] for i in edge for step in (one, other) if step[i] not in reached]
+                reached.update(edge)
+            if len(reached) == m:
+                counted[cycles(one) + cycles(other)] += 1
+        row = np.array(_connected_pairs(4)).reshape(4, 4)[m - 1] * math.factorial(m)
+        assert row.round(9).tolist() == counted[2:] + [0] * (4 - m)
+
+
+def cycles(permutation):
+    left, found = set(range(len(permutation))), 0
+    while left:
+        i, found = left.pop(), found + 1
+        while permutation[i] in left:
+            i = permutation[i]
+            left.remove(i)
+    return found
+
+
+@pytest.mark.parametrize("num_classes", [2, 9, 300])
+def test_kernel_within_is_kernel_between_a_law_and_itself(num_classes):
+    q = Dirichlet.from_logits(3 * torch.randn(40, num_classes).double(), torch.linspace(-13, 20, 40).double())
+    for coefficients in SERIES.values():
+        torch.testing.assert_close(
+            kernel_within(q, coefficients), kernel_between(q, q, coefficients), rtol=1e-12, atol=0
+        )
 
 
 def test_first_and_second_moments_have_their_textbook_form():
@@ -246,16 +287,17 @@ def test_limits_are_a_choice_of_vertex_and_a_point(j):
     np.testing.assert_allclose(kernel_to_points(flat, points, monomial), (v**j @ mean).mean(), rtol=1e-12)
     np.testing.assert_allclose(kernel_to_points(sharp, points, monomial), ((v @ mean) ** j).mean(), rtol=1e-12)
     np.testing.assert_allclose(kernel_between(sharp, sharp, monomial), (mean @ mean) ** j, rtol=1e-6)
+    np.testing.assert_allclose(kernel_within(sharp, monomial), (mean @ mean) ** j, rtol=1e-12)
+    np.testing.assert_allclose(kernel_within(flat, monomial), mean @ mean, rtol=1e-12)
     np.testing.assert_allclose(
         kernel_between(student(logits, -12.0), student(logits, -12.0), monomial), mean @ mean, rtol=1e-3
     )
 
 
-@pytest.mark.parametrize("function", ["to points", "between"])
-def test_a_constant_kernel_has_a_constant_expectation(function):
+def test_a_constant_kernel_has_a_constant_expectation():
     q = student(LOGITS["three"], 1.0)
-    got = kernel_to_points(q, cloud(4, 1, 3), (2.5,)) if function == "to points" else kernel_between(q, q, (2.5,))
-    assert got.tolist() == [2.5]
+    for got in (kernel_to_points(q, cloud(4, 1, 3), (2.5,)), kernel_between(q, q, (2.5,)), kernel_within(q, (2.5,))):
+        assert got.tolist() == [2.5]
 
 
 # Laws

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from opu.dirichlet import Dirichlet
 from opu.kernels import Exponential, Kernel
-from opu.moments import kernel_between, kernel_to_points
+from opu.moments import kernel_to_points, kernel_within
 
 # A cloud that sits in one point has no finite best precision; fits stop at the edge of the supported range.
 LARGEST_LOG_PRECISION = 20.0
@@ -126,7 +126,7 @@ def minimum_mmd(
 
     def distance(parameters: Tensor, rows: Tensor) -> Tensor:
         q = to_dirichlet(parameters)
-        return kernel_between(q, q, coefficients) - 2 * kernel_to_points(q, points[:, rows], coefficients)
+        return kernel_within(q, coefficients) - 2 * kernel_to_points(q, points[:, rows], coefficients)
 
     # At the likelihood's optimum a rare class may have a log-mean of -200, from where the MMD feels no slope.
     logits = start.log_mean.double().clamp(min=-15.0)

@@ -5,10 +5,12 @@ needs only :math:`E\langle\pi, v\rangle^j` for fixed points and :math:`E\langle\
 Both recursions below add positive terms alone, so no digit is lost to cancellation at any concentration.
 """
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -136,6 +138,76 @@ def _slopes(weights: Float[Tensor, "B I I"], c: Float[Tensor, " J"]) -> Float[Te
     table = torch.zeros_like(weights)
     table[:, i - 1, column] = c[j] * j / i * weights[:, row, column]
     return table
+
+
+def kernel_within(q: Dirichlet, coefficients: Sequence[float]) -> Float[Tensor, " B"]:
+    r"""Expected kernel :math:`E k(\pi, \pi')` of two independent draws from the same Dirichlet, per input, in float64.
+
+    What :func:`kernel_between` gives for ``q`` and ``q``, at a cost that grows with :math:`K J` in place of
+    :math:`K J^2`. Each factor of its product is the moment generating function of a product of two gamma variables, whose
+    cumulants are polynomials in :math:`\alpha_k` with positive coefficients: they count the pairs of permutations which
+    together leave no part of :math:`m` points to itself, by their numbers of cycles. So the logarithm of the product
+    needs nothing of the classes but power sums :math:`\sum_k \alpha_k^d`, and no digit is lost here either.
+    """
+    order = len(coefficients) - 1
+    if order == 0:
+        return torch.full_like(q.log_precision, coefficients[0], dtype=torch.float64)
+    log_alpha = q.log_concentration()
+    log_scale = torch.nn.functional.softplus(q.log_precision.double())  # of 1 + alpha_0, as in kernel_between
+    degrees = _counting(order, log_alpha) + 2
+    sums = torch.exp((log_alpha - log_scale.unsqueeze(-1)).unsqueeze(-1) * degrees).sum(-2)
+    counts = _constants(_connected_pairs(order), log_alpha.device).view(order, order)
+    left_over = (2 * (degrees - 1).unsqueeze(-1) - degrees).clamp(min=0)  # 2 m - d, where anything is counted
+    cumulants = ((counts * torch.exp(-log_scale[:, None, None] * left_over)) @ sums.unsqueeze(-1)).squeeze(-1)
+    steps = degrees - 2
+    precision = q.log_precision.double().exp().unsqueeze(-1)
+    factors = _products((steps + 1) * torch.exp(2 * log_scale).unsqueeze(-1) / (precision + steps).square())
+    series: Tensor = _Exponential.apply(cumulants)  # type: ignore[no-untyped-call]
+    return coefficients[0] + (series * factors) @ _constants(tuple(coefficients[1:]), log_alpha.device)
+
+
+@lru_cache(maxsize=64)
+def _connected_pairs(order: int) -> tuple[float, ...]:
+    """Entry ``(m - 1, d - 2)``: pairs of permutations of ``m`` points with ``d`` cycles in all that are transitive, by m!.
+
+    The moments of a product of two gamma variables count all pairs, and cumulants are what is connected in moments.
+    """
+    rising = [np.array([1], dtype=object)]
+    for n in range(order):
+        rising.append(np.convolve(rising[-1], np.array([n, 1], dtype=object)))
+    moments = [np.convolve(each, each) for each in rising]
+    cumulants, table = [moments[0]], np.zeros((order, order))
+    for m in range(1, order + 1):
+        rest = moments[m].copy()
+        for i in range(1, m):
+            split = math.comb(m - 1, i - 1) * np.convolve(cumulants[i], moments[m - i])
+            rest[: len(split)] -= split
+        cumulants.append(rest[: m + 2])  # no more than m + 1 cycles hold m points together
+        table[m - 1, :m] = [float(count / math.factorial(m)) for count in cumulants[m][2:]]
+    return tuple(table.flatten().tolist())
+
+
+class _Exponential(torch.autograd.Function):
+    """Coefficients 1, 2, .. of ``exp(sum_m k_m t^m)``; a change of ``k_m`` changes them by themselves, shifted by m."""
+
+    @staticmethod
+    def forward(ctx: Any, exponents: Tensor) -> Tensor:
+        order = exponents.shape[1]
+        series = torch.ones(len(exponents), order + 1, dtype=exponents.dtype, device=exponents.device)
+        weighted = (exponents * (_counting(order, exponents) + 1)).flip(1)  # m k_m, the last first
+        for j in range(1, order + 1):
+            series[:, j] = (weighted[:, order - j :] * series[:, :j]).sum(1) / j
+        ctx.save_for_backward(series)
+        return series[:, 1:]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (series,) = ctx.saved_tensors
+        order = grad.shape[1]
+        later = torch.nn.functional.pad(grad, (0, order - 1)).unfold(1, order, 1)  # row m: grad of m, m + 1, ..
+        shifted: Tensor = later @ series[:, :order].unsqueeze(-1)
+        return shifted.squeeze(-1)
 
 
 def kernel_between(p: Dirichlet, q: Dirichlet, coefficients: Sequence[float]) -> Float[Tensor, " B"]:

@@ -22,7 +22,7 @@ from opu.checks import check_particles
 from opu.dirichlet import Dirichlet
 from opu.fit import minimum_mmd, moment_match
 from opu.kernels import Exponential, Kernel
-from opu.moments import kernel_between, kernel_to_points
+from opu.moments import kernel_to_points, kernel_within
 from opu.objectives import squared_mmd_between
 
 GAIN = 1e-7  # in squared MMD: a step that gains less ends the fit, within a fiftieth of the noise (measured on 500 particles)
@@ -111,7 +111,7 @@ def _with_rows(q: Dirichlet, rows: Tensor, others: Dirichlet) -> Dirichlet:
 
 def _squared(q: Dirichlet, points: Tensor, within: Tensor, kernel: Kernel) -> Float[Tensor, " B"]:
     series = kernel.power_series()
-    return within - 2 * kernel_to_points(q, points, series) + kernel_between(q, q, series)
+    return within - 2 * kernel_to_points(q, points, series) + kernel_within(q, series)
 
 
 def _within(kernel: Kernel, cloud: Float[Tensor, "B S K"]) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from opu.dirichlet import Dirichlet
 from opu.kernels import Exponential, Kernel
-from opu.moments import kernel_between, kernel_to_points
+from opu.moments import kernel_between, kernel_to_points, kernel_within
 from opu.objectives.base import BaseObjective
 
 
@@ -30,7 +30,7 @@ class ExactMMD(BaseObjective):
         """One value per input; differentiable in the Dirichlet."""
         particles = log_particles.detach().exp()
         to_particles = kernel_to_points(q, particles, self._coefficients)
-        within = kernel_between(q, q, self._coefficients)
+        within = kernel_within(q, self._coefficients)
         value = teacher_term(self.kernel, particles).double() - 2 * to_particles + within
         return value.to(q.mean.dtype)
 
@@ -41,6 +41,7 @@ class ExactMMD(BaseObjective):
 def squared_mmd_between(p: Dirichlet, q: Dirichlet, kernel: Kernel) -> Float[Tensor, " B"]:
     """Squared MMD between two batches of Dirichlets, exact on both sides."""
     c = kernel.power_series()
+    # All three by one formula, so that rounding cancels where the two are the same.
     value = kernel_between(p, p, c) + kernel_between(q, q, c) - 2 * kernel_between(p, q, c)
     return value.clamp(min=0).to(p.mean.dtype)
 
@@ -49,19 +50,25 @@ def squared_mmd_between(p: Dirichlet, q: Dirichlet, kernel: Kernel) -> Float[Ten
 def teacher_term(kernel: Kernel, particles: Float[Tensor, "S B K"], block: int = 64) -> Float[Tensor, " B"]:
     """Mean kernel between different particles of each input: constant for the student, but it makes 0 mean equal.
 
-    Up to the fourth power of the inner product all pairs are summed at once. Other kernels compare the particles within
-    blocks, which is unbiased too; a block as large as the cloud compares all pairs, at a cost that grows with its square.
+    Up to the fourth power of the inner product all pairs are summed, by features where classes are few. Other kernels
+    compare the particles within blocks, which is unbiased too; a block as large as the cloud compares all pairs, at a cost
+    that grows with its square.
     """
     assert block >= 2, "a block of one particle has no pairs"
     coefficients = kernel.power_series()
     on_diagonal = _series(particles.square().sum(-1), coefficients).sum(0)
     if len(particles) == 1:  # one particle has no pairs; any constant will do
         return on_diagonal
+    cloud = particles.permute(1, 0, 2)
+    blocks = cloud.split(block, dim=1)
     if len(coefficients) <= 5:
         sizes = [len(particles)]
-        total = _pair_sum_by_features(particles.permute(1, 2, 0).contiguous(), coefficients)
+        num_pairs = particles.shape[2] * (particles.shape[2] + 1) // 2
+        if num_pairs**2 <= len(particles) * particles.shape[2]:
+            total = _pair_sum_by_features(cloud.mT.contiguous(), coefficients)
+        else:
+            total = torch.stack([kernel.gram(part, cloud).sum((1, 2)) for part in blocks]).sum(0)
     else:
-        blocks = particles.permute(1, 0, 2).split(block, dim=1)
         sizes = [part.shape[1] for part in blocks]
         total = torch.stack([kernel.gram(part, part).sum((1, 2)) for part in blocks]).sum(0)
     return (total - on_diagonal) / sum(size * (size - 1) for size in sizes)

@@ -9,6 +9,7 @@ from opu._version import __version__
 from opu.cascade import Cascade
 from opu.dirichlet import Dirichlet, kl_divergence
 from opu.distill import calibrate, distill
+from opu.fast import optimize
 from opu.fit import maximum_likelihood, minimum_mmd
 from opu.novelty import Novelty
 from opu.students import load
@@ -29,6 +30,7 @@ __all__ = [
     "measures",
     "minimum_mmd",
     "objectives",
+    "optimize",
     "students",
     "teachers",
 ]

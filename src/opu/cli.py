@@ -9,10 +9,12 @@ import typer
 from rich.console import Console
 
 from opu._version import __version__
+from opu.bench.commands import app as bench_app
 from opu.data.commands import data_app
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 app.add_typer(data_app, name="data")
+app.add_typer(bench_app, name="bench")
 
 
 @app.callback()

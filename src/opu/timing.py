@@ -13,15 +13,15 @@ def median_seconds(function: Callable[[], object], repeats: int) -> float:
         function()
     seconds = []
     for _ in range(repeats):
-        _wait()
+        wait()
         began = time.perf_counter()
         function()
-        _wait()
+        wait()
         seconds.append(time.perf_counter() - began)
     return statistics.median(seconds)
 
 
-def _wait() -> None:
+def wait() -> None:
     """For a GPU, which works on after a call has returned."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()

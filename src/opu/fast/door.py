@@ -1,0 +1,120 @@
+"""Tries what a machine has, keeps what is fastest, and never answers otherwise than the student."""
+
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from opu.dirichlet import Dirichlet
+from opu.fast.recorded import Recorded
+from opu.fast.side_by_side import Answer, SideBySide, layers_of
+from opu.novelty import Novelty
+from opu.students import Student
+from opu.timing import median_seconds
+
+Precision = Literal["float32", "bfloat16"]
+REPEATS = 20
+# How far probabilities, and log-precisions, may be from the student's own: rounding, and that of eight bits.
+TOLERANCES = {"float32": (1e-5, 1e-4), "bfloat16": (0.05, 0.1)}
+
+
+class Optimized(nn.Module):
+    """A student's answers by the fastest of the ways that were tried; made by :func:`optimize`.
+
+    Attributes:
+        how: The way that is taken for batches of the example's shape.
+        tried: Seconds of each way that was tried, or why it was not taken.
+    """
+
+    def __init__(self, student: Student, ways: dict[str, Callable[[Tensor], Answer]], tried: dict[str, float | str]):
+        super().__init__()
+        self.student, self.tried = student, tried
+        self.how = min(ways, key=lambda name: float(tried[name]))
+        self._answer = ways[self.how]
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Dirichlet:
+        """One Dirichlet for each row of ``x``; batches of any size are answered."""
+        return Dirichlet(*self._answer(x))
+
+    @property
+    def novelty(self) -> Novelty | None:
+        """The student's."""
+        return self.student.novelty
+
+
+@torch.no_grad()
+def optimize(
+    student: Student, example: Tensor, *, precision: Precision = "float32", compiled: bool = False
+) -> Optimized:
+    """The student as fast as this machine can compute it, with the same answers.
+
+    Every way that the machine has is tried on the example, checked against the student itself, and timed: plain PyTorch,
+    both networks side by side, code compiled for this machine, and on a GPU CUDA graphs and a kernel of ours. The fastest
+    is kept. Later changes of the student are not seen.
+
+    Args:
+        student: Trained; it is put in evaluation mode.
+        example: A batch like those to come, on the student's device. A recorded way is for its shape; batches of other
+            shapes are answered by the same way unrecorded.
+        precision: ``"bfloat16"`` for a GPU: within its rounding of the student's answers, and several times as fast.
+        compiled: Whether to try ``torch.compile``, which takes from seconds to minutes and needs a C++ compiler on a CPU.
+    """
+    if precision not in TOLERANCES:
+        raise ValueError(f"precision is 'float32' or 'bfloat16'; got {precision!r}.")
+    if precision == "bfloat16" and not example.is_cuda:
+        raise ValueError(f"bfloat16 is for a GPU; the example is on {example.device}. Leave precision out.")
+    student.eval()
+    expected = student(example)
+    ways: dict[str, Callable[[Tensor], Answer]] = {}
+    tried: dict[str, float | str] = {}
+    for name, make in _ways(student, example, precision, compiled):
+        try:
+            way = make()
+            _check(way(example), expected, precision)
+            tried[name] = median_seconds(lambda way=way: way(example), REPEATS)  # type: ignore[misc]
+            ways[name] = way
+        except Exception as error:  # whatever a compiler or a driver may raise: that way is not for this machine
+            tried[name] = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+    return Optimized(student, ways, tried)
+
+
+def _ways(
+    student: Student, example: Tensor, precision: Precision, compiled: bool
+) -> Iterator[tuple[str, Callable[[], Callable[[Tensor], Answer]]]]:
+    dtype = getattr(torch, precision)
+
+    def plain(x: Tensor) -> Answer:
+        with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
+            q = student(x)
+        return q.mean, q.log_precision, q.log_mean
+
+    yield "plain", lambda: plain
+    if example.is_cuda:
+        yield "plain, recorded", lambda: Recorded(plain, example)
+    if layers_of(student) is not None:
+        yield "side by side", lambda: SideBySide(student, dtype)
+        if example.is_cuda:
+            # The conversion of inputs happens where they are copied to, and then need not be recorded.
+            yield "side by side, recorded", lambda: Recorded(SideBySide(student, dtype), example.to(dtype))
+            if precision == "bfloat16":
+                yield "fused, recorded", lambda: Recorded(_fused(SideBySide(student, dtype)), example.to(dtype))
+    if compiled:
+        yield "compiled", lambda: torch.compile(plain)
+        if layers_of(student) is not None:
+            yield "side by side, compiled", lambda: torch.compile(SideBySide(student, dtype).__call__)
+
+
+def _fused(layers: SideBySide) -> Callable[[Tensor], Answer]:
+    from opu.fast.fused import Fused
+
+    return Fused(layers)
+
+
+def _check(answer: Answer, expected: Dirichlet, precision: Precision) -> None:
+    of_mean, of_precision = TOLERANCES[precision]
+    mean, log_precision, _ = answer
+    worst = float((mean - expected.mean).abs().max()), float((log_precision - expected.log_precision).abs().max())
+    if not (worst[0] <= of_mean and worst[1] <= of_precision):
+        raise ArithmeticError(f"off by {worst[0]:.1g} in the mean and {worst[1]:.1g} in the log-precision")

@@ -59,11 +59,15 @@ class Novelty(nn.Module):
     bluntness: Tensor
     scores: Tensor
     blend: Tensor
+    tails: Tensor
 
     def __init__(self, entropy: Tensor, bluntness: Tensor, scores: Tensor, blend: Tensor) -> None:
         super().__init__()
         for name, values in (("entropy", entropy), ("bluntness", bluntness), ("scores", scores), ("blend", blend)):
             self.register_buffer(name, values.double())
+        self.register_buffer("tails", torch.ones(3, 2, dtype=torch.float64), persistent=False)
+        self.register_load_state_dict_post_hook(_measure_tails)  # type: ignore[no-untyped-call]
+        _measure_tails(self)
 
     @classmethod
     def fit(cls, q: Dirichlet, blend: Blend = FOR_IMAGES) -> "Novelty":
@@ -81,7 +85,7 @@ class Novelty(nn.Module):
     def forward(self, q: Dirichlet) -> Float[Tensor, "*B"]:
         """N: it grows with novelty, and has no upper bound."""
         entropy, bluntness = _measures(q, self.blend)
-        rare = rarity(entropy, self.entropy), rarity(bluntness, self.bluntness)
+        rare = rarity(entropy, self.entropy, self.tails[0]), rarity(bluntness, self.bluntness, self.tails[1])
         return _louder(*rare, self.blend).to(q.mean.dtype)
 
     def p_value(self, q: Dirichlet) -> Float[Tensor, "*B"]:
@@ -89,7 +93,7 @@ class Novelty(nn.Module):
 
         Never below ``1 / (n + 1)`` for ``n`` calibration inputs (2,048 at most): fewer inputs prove no more than that.
         """
-        p = torch.exp(-rarity(self(q).double(), self.scores))
+        p = torch.exp(-rarity(self(q).double(), self.scores, self.tails[2]))
         return p.clamp(min=1 / (len(self.scores) + 1)).to(q.mean.dtype)
 
     def threshold(self, rate: float) -> float:
@@ -99,19 +103,30 @@ class Novelty(nn.Module):
         return float(torch.quantile(self.scores, 1 - rate))
 
 
-def rarity(values: Float[Tensor, "*B"], ordinary: Float[Tensor, " n"]) -> Float[Tensor, "*B"]:
+def _measure_tails(novelty: Novelty, *_: object) -> None:
+    """Once, and again when other numbers have been read: in each call it would cost more than all the rest."""
+    parts = (novelty.entropy, novelty.bluntness, novelty.scores)
+    if min(len(each) for each in parts) > 1:
+        novelty.tails = torch.stack([tail_scales(each) for each in parts])
+
+
+def rarity(
+    values: Float[Tensor, "*B"], ordinary: Float[Tensor, " n"], scales: Float[Tensor, "2"] | None = None
+) -> Float[Tensor, "*B"]:
     """Minus the log of the fraction of ordinary values that are at least as large, strictly rising in the value.
 
     Between sorted ordinary values the fraction is interpolated. Above the largest it falls exponentially, at the rate of
-    the mean excess in the upper tenth; below the smallest it tends to 1 in the same way, so that no ranks tie.
+    the mean excess in the upper tenth; below the smallest it tends to 1 in the same way, so that no ranks tie. Those two
+    scales are taken from the ordinary values unless they are given.
     """
     n = len(ordinary)
+    above_all, below_them = (tail_scales(ordinary) if scales is None else scales).unbind()
     place = torch.searchsorted(ordinary, values.contiguous()).clamp(1, n - 1)
     below, above = ordinary[place - 1], ordinary[place]
     share = ((values - below) / (above - below).clamp(min=1e-300)).clamp(0, 1)
     tail = (n - (place - 1) - share) / (n + 1)
-    upper = ((values - ordinary[-1]) / mean_excess(ordinary)).clamp(min=0)
-    lower = ((ordinary[0] - values) / mean_excess(-ordinary.flip(0))).clamp(min=0)
+    upper = ((values - ordinary[-1]) / above_all).clamp(min=0)
+    lower = ((ordinary[0] - values) / below_them).clamp(min=0)
     below_all = -torch.log1p(-torch.exp(-lower) / (n + 1))
     return torch.where(values < ordinary[0], below_all, -torch.log(tail) + upper)
 
@@ -126,6 +141,11 @@ def _louder(of_entropy: Tensor, of_bluntness: Tensor, blend: Float[Tensor, "2"])
 def _measures(q: Dirichlet, blend: Float[Tensor, "2"]) -> tuple[Tensor, Tensor]:
     log_mean = q.log_mean.double().log_softmax(-1)
     return -(log_mean.exp() * log_mean).sum(-1), -q.log_precision.double() - blend[1] * log_mean.mean(-1)
+
+
+def tail_scales(ordinary: Float[Tensor, " n"]) -> Float[Tensor, "2"]:
+    """Of the upper and of the lower end."""
+    return torch.stack([mean_excess(ordinary), mean_excess(-ordinary.flip(0))])
 
 
 def mean_excess(ordinary: Float[Tensor, " n"]) -> Float[Tensor, ""]:

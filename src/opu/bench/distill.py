@@ -101,7 +101,7 @@ def _step(name: str, size: Size, device: str, rounds: int, *, banked: bool = Fal
             epochs=epochs,
             held_out=0,
             bank=size.particles if banked else None,
-            graph=on_gpu and name != "emd",
+            graph=on_gpu and name != "emd" and not banked,  # a critic and a bank wait for the CPU
             progress=False,
         )
         wait()

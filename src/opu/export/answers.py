@@ -7,7 +7,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor, nn
 
 from opu.export.gamma import gammas
-from opu.novelty import Novelty, mean_excess
+from opu.novelty import Novelty, tail_scales
 from opu.students import Student
 
 PLAIN = (
@@ -116,7 +116,7 @@ class Rarity(nn.Module):
         slope = torch.where(above > below, -1 / ((n + 1) * (above - below).clamp(min=1e-300)), 0.0)
         start[:, 0], slope[:, 0] = n / (n + 1), 0.0  # below all of them
         start[:, n], slope[:, n] = 1 / (n + 1), 0.0  # above
-        scales = [[mean_excess(each), mean_excess(-each.flip(0))] for each in ordinary]
+        scales = torch.stack([tail_scales(each) for each in ordinary])
         constants = {
             "lowest": ordinary[:, 0],
             "highest": ordinary[:, -1],
@@ -124,8 +124,8 @@ class Rarity(nn.Module):
             "last": blocks[:, :, -1],
             "lines": torch.stack([below, start, slope], -1).reshape(-1, 3),
             "offsets": torch.arange(m),
-            "upper": torch.tensor([1 / float(up) for up, _ in scales], dtype=torch.float64),
-            "lower": torch.tensor([1 / float(low) for _, low in scales], dtype=torch.float64),
+            "upper": 1 / scales[:, 0],
+            "lower": 1 / scales[:, 1],
         }
         for name, values in constants.items():
             self.register_buffer(name, values.clone(), persistent=False)

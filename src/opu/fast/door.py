@@ -15,8 +15,9 @@ from opu.timing import median_seconds
 
 Precision = Literal["float32", "bfloat16"]
 REPEATS = 20
-# How far probabilities, and log-precisions, may be from the student's own: rounding, and that of eight bits.
-TOLERANCES = {"float32": (1e-5, 1e-4), "bfloat16": (0.05, 0.1)}
+# How far probabilities, and log-precisions, may be from the student's own: rounding, with TF32 where the user allows it,
+# and that of eight bits.
+TOLERANCES = {"float32": (1e-4, 2e-3), "bfloat16": (0.05, 0.1)}
 
 
 class Optimized(nn.Module):

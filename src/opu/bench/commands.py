@@ -42,7 +42,8 @@ def predict(
 @app.command()
 def distill(
     device: Device = "cpu",
-    rounds: Rounds = 3,
+    rounds: Rounds = 2,
+    particles: Annotated[int, typer.Option(min=2, help="For each input and step.")] = 64,
     full: Annotated[bool, typer.Option(help="Also distil a teacher of all MNIST, which takes minutes.")] = False,
     out: Annotated[Path, typer.Option(help="File for the numbers.")] = Path("bench-distill.json"),
 ) -> None:
@@ -56,6 +57,7 @@ def distill(
         out,
         device=chosen_device(device).type,
         rounds=rounds,
+        particles=particles,
         full=full,
         say=lambda text: console.print(text, style="dim", highlight=False),
     )

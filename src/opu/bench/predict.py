@@ -149,7 +149,7 @@ def _in_place(student: Student, batch: int, device: str) -> Call:
 
 def _teachers(calls: dict[str, Maker], net: nn.Sequential, device: str, num_particles: int) -> None:
     rows = 10_000 if device == "cuda" else 500
-    chunk = 25 if device == "cuda" else 4
+    chunk = 100 if device == "cuda" else 4
     each = MCDropout(net, memory_budget=2**32 if device == "cuda" else 2**28)
     shared = MCDropout(net, consistent=True, memory_budget=2**32 if device == "cuda" else 2**28)
     ways: dict[str, Call] = {

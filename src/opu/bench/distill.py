@@ -59,13 +59,8 @@ def bench_distill(
     result["objectives"] = {name: _step(name, usual, device, rounds) for name in names}
     say("a bank of particles")
     result["banked"] = {name: _step(name, usual, device, rounds, banked=True) for name in GROWN}
-    grown = {
-        "particles": [replace(usual, particles=n) for n in (16, 64, 500)],
-        "classes": [replace(usual, classes=n) for n in (10, 47, 1000)],
-        "batch": [replace(usual, batch=n) for n in (64, 256, 1024)],
-    }
     result["growth"] = {}
-    for what, sizes in grown.items():
+    for what, sizes in sizes_around(usual).items():
         say(f"growth with {what}")
         result["growth"][what] = [
             {"size": vars(size), "seconds": {name: _grown(name, size, result, rounds) for name in GROWN}}
@@ -80,6 +75,15 @@ def bench_distill(
         result["full"] = _whole_mnist(device, particles)
         write_json(out, result)
     return result
+
+
+def sizes_around(usual: Size) -> dict[str, list[Size]]:
+    """One number at a time."""
+    return {
+        "particles": [replace(usual, particles=n) for n in (16, 64, 500)],
+        "classes": [replace(usual, classes=n) for n in (10, 47, 1000)],
+        "batch": [replace(usual, batch=n) for n in (64, 256, 1024)],
+    }
 
 
 def _grown(name: str, size: Size, result: dict[str, Any], rounds: int) -> float:

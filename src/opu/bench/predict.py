@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -132,7 +131,7 @@ def _all_measures(student: Student, x: Tensor) -> list[Tensor]:
 
 
 def _optimised(
-    student: Student, batch: int, device: str, notes: dict[str, str], precision: Any, compiled: bool
+    student: Student, batch: int, device: str, notes: dict[str, str], precision: str, compiled: bool
 ) -> Optimized:
     fast = optimize(student, torch.rand(batch, FEATURES, device=device), precision=precision, compiled=compiled)
     tried = "; ".join(f"{name} {t if isinstance(t, str) else f'{1e6 * t:.0f} us'}" for name, t in fast.tried.items())
@@ -214,8 +213,7 @@ def _exports(calls: dict[str, Maker], notes: dict[str, str], students: dict[str,
                 session = onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
                 key = session.get_inputs()[0].name
 
-                def answer(x: Tensor, session: Any = session, key: str = key) -> list[np.ndarray[Any, Any]]:
-                    outputs: list[np.ndarray[Any, Any]] = session.run(None, {key: x.numpy()})
-                    return outputs
+                def answer(x: Tensor, session: Any = session, key: str = key) -> Any:
+                    return session.run(None, {key: x.numpy()})
 
                 calls[f"{name}, {words}, all measures"] = _always(answer)

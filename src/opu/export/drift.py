@@ -4,14 +4,28 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 from scipy.stats import spearmanr
 
 from opu import metrics
+from opu.export.answers import Answers
+from opu.students import Student
 
 Said = Callable[[NDArray[np.float32]], dict[str, NDArray[Any]]]
+
+
+def said_by(student: Student) -> Said:
+    """What a student in Python says, as an exported file would."""
+    answers = Answers(student)
+
+    @torch.no_grad()
+    def said(x: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
+        return {name: value.numpy() for name, value in zip(answers.names, answers(torch.from_numpy(x)), strict=True)}
+
+    return said
 
 
 def drift(

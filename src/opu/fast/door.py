@@ -1,7 +1,6 @@
 """Tries what a machine has, keeps what is fastest, and never answers otherwise than the student."""
 
 from collections.abc import Callable, Iterator
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +12,6 @@ from opu.novelty import Novelty
 from opu.students import Student
 from opu.timing import median_seconds
 
-Precision = Literal["float32", "bfloat16"]
 REPEATS = 20
 # How far probabilities, and log-precisions, may be from the student's own: rounding, with TF32 where the user allows it,
 # and that of eight bits.
@@ -46,9 +44,7 @@ class Optimized(nn.Module):
 
 
 @torch.no_grad()
-def optimize(
-    student: Student, example: Tensor, *, precision: Precision = "float32", compiled: bool = False
-) -> Optimized:
+def optimize(student: Student, example: Tensor, *, precision: str = "float32", compiled: bool = False) -> Optimized:
     """The student as fast as this machine can compute it, with the same answers.
 
     Every way that the machine has is tried on the example, checked against the student itself, and timed: plain PyTorch,
@@ -82,7 +78,7 @@ def optimize(
 
 
 def _ways(
-    student: Student, example: Tensor, precision: Precision, compiled: bool
+    student: Student, example: Tensor, precision: str, compiled: bool
 ) -> Iterator[tuple[str, Callable[[], Callable[[Tensor], Answer]]]]:
     dtype = getattr(torch, precision)
 
@@ -113,7 +109,7 @@ def _fused(layers: SideBySide) -> Callable[[Tensor], Answer]:
     return Fused(layers)
 
 
-def _check(answer: Answer, expected: Dirichlet, precision: Precision) -> None:
+def _check(answer: Answer, expected: Dirichlet, precision: str) -> None:
     of_mean, of_precision = TOLERANCES[precision]
     mean, log_precision, _ = answer
     worst = float((mean - expected.mean).abs().max()), float((log_precision - expected.log_precision).abs().max())

@@ -1,8 +1,22 @@
 """Networks that answer with a Dirichlet."""
 
+from opu.students.compressed import binary_mlp, prune
 from opu.students.links import Bounded, Exp, Link, SlowlyBounded, Softplus
 from opu.students.networks import from_backbone, lenet, mlp
 from opu.students.store import load
 from opu.students.student import Student
 
-__all__ = ["Bounded", "Exp", "Link", "SlowlyBounded", "Softplus", "Student", "from_backbone", "lenet", "load", "mlp"]
+__all__ = [
+    "Bounded",
+    "Exp",
+    "Link",
+    "SlowlyBounded",
+    "Softplus",
+    "Student",
+    "binary_mlp",
+    "from_backbone",
+    "lenet",
+    "load",
+    "mlp",
+    "prune",
+]

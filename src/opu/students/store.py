@@ -12,13 +12,18 @@ from torch import Tensor, nn
 
 from opu.files import write_atomically, write_json
 from opu.novelty import Novelty
-from opu.students import networks
+from opu.students import compressed, networks
 from opu.students.links import parse_link
 from opu.students.student import Student
 
 FORMAT = 2  # since novelty knows how it is made up
 NOVELTY_PARTS = ("entropy", "bluntness", "scores", "blend")
-_BUILDERS = {"mlp": networks.mlp, "lenet": networks.lenet, "from_backbone": networks.from_backbone}
+_BUILDERS = {
+    "mlp": networks.mlp,
+    "lenet": networks.lenet,
+    "from_backbone": networks.from_backbone,
+    "binary_mlp": compressed.binary_mlp,
+}
 
 
 def save(student: Student, folder: Path) -> None:

@@ -1,0 +1,98 @@
+"""The fastest way answers as the student does, and says what else was tried."""
+
+import pytest
+import torch
+
+import opu
+from opu.fast.side_by_side import SideBySide, layers_of
+from opu.students import from_backbone, lenet, mlp
+
+STUDENTS = {
+    "mlp": lambda: mlp(12, 3, (8, 7)),
+    "one hidden layer": lambda: mlp(12, 3, (8,)),
+    "three hidden layers": lambda: mlp(12, 3, (8, 7, 6), link="exp"),
+    "one trunk": lambda: mlp(12, 3, (8, 7), shared_trunk=True),
+    "no hidden layer": lambda: mlp(12, 3, ()),
+    "backbone": lambda: from_backbone(torch.nn.Linear(12, 5), 5, 3),
+}
+SIDE_BY_SIDE = ("mlp", "one hidden layer", "three hidden layers")
+
+
+@pytest.mark.parametrize("name", STUDENTS)
+def test_answers_are_the_students(name):
+    student, example = STUDENTS[name](), torch.randn(9, 3, 4) if name != "backbone" else torch.randn(9, 12)
+    fast = opu.optimize(student, example)
+    for x in (example, torch.randn_like(example), example[:4], example.repeat(3, *[1] * (example.ndim - 1))):
+        want, got = student(x), fast(x)
+        torch.testing.assert_close(got.mean, want.mean, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(got.log_precision, want.log_precision, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(got.log_mean, want.log_mean, rtol=1e-5, atol=1e-5)
+    assert not got.mean.requires_grad
+    assert fast.how in fast.tried
+    assert float(fast.tried[fast.how]) == min(t for t in fast.tried.values() if isinstance(t, float))
+
+
+@pytest.mark.parametrize("name", STUDENTS)
+def test_only_two_like_networks_stand_side_by_side(name):
+    tried = opu.optimize(STUDENTS[name](), torch.randn(2, 12)).tried
+    assert ("side by side" in tried) == (name in SIDE_BY_SIDE)
+    assert (layers_of(STUDENTS[name]()) is not None) == (name in SIDE_BY_SIDE)
+
+
+def test_images_through_convolutions_are_answered_plainly():
+    student, x = lenet(3, (1, 16, 16), (2, 3), 7), torch.randn(4, 1, 16, 16)
+    fast = opu.optimize(student, x)
+    assert list(fast.tried) == ["plain"]
+    torch.testing.assert_close(fast(x).mean, student(x).mean)
+
+
+def test_networks_of_other_widths_are_left_apart():
+    student = mlp(12, 3, (8, 7))
+    student.precision_net = mlp(12, 3, (8, 6)).precision_net
+    assert layers_of(student) is None
+
+
+def test_side_by_side_in_double_precision_is_the_student_to_the_last_digits():
+    student = mlp(12, 3, (8, 7)).double()
+    x = torch.randn(50, 12, dtype=torch.float64)
+    mean, _, _ = SideBySide(student, torch.float64)(x)
+    # The heads answer in float32.
+    torch.testing.assert_close(mean.double(), student(x).mean.detach(), rtol=1e-6, atol=1e-7)
+
+
+def test_it_keeps_what_it_was_made_of():
+    student, x = mlp(12, 3, (8, 7)), torch.randn(40, 12)
+    opu.calibrate(student, x)
+    fast = opu.optimize(student, x)
+    before = fast(x).mean
+    assert fast.novelty is student.novelty
+    if fast.how == "side by side":  # copies, so that training on does not change answers
+        with torch.no_grad():
+            for w in student.parameters():
+                w.add_(1.0)
+        torch.testing.assert_close(fast(x).mean, before)
+
+
+def test_a_way_that_answers_otherwise_is_not_taken(monkeypatch):
+    monkeypatch.setattr(SideBySide, "__call__", lambda self, x: (torch.full((len(x), 3), 1 / 3), x[:, 0], x[:, :3]))
+    fast = opu.optimize(mlp(12, 3, (8, 7)), torch.randn(5, 12))
+    assert fast.how == "plain"
+    assert "off by" in str(fast.tried["side by side"])
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_a_precision_that_is_not_there_is_refused(precision):
+    with pytest.raises(ValueError, match=r"GPU|'float32' or 'bfloat16'"):
+        opu.optimize(mlp(4, 3), torch.randn(2, 4), precision=precision)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("num_classes", [2, 10, 47])
+@pytest.mark.parametrize("hidden", [(400, 400), (30, 100), (64, 70, 112)])
+def test_the_kernel_agrees_within_bfloat16(hidden, num_classes):
+    hidden = (hidden[-1],) * len(hidden)  # it takes layers of one width
+    student = mlp(50, num_classes, hidden).cuda()
+    x = torch.randn(333, 50, device="cuda")
+    fast = opu.optimize(student, x, precision="bfloat16")
+    assert isinstance(fast.tried["fused, recorded"], float), fast.tried
+    torch.testing.assert_close(fast(x).mean, student(x).mean, rtol=0, atol=0.02)

@@ -167,13 +167,16 @@ def export(
     calibration: Annotated[
         Path | None, typer.Option(help="Ordinary inputs (.npy) for int8, where the run holds none of its own.")
     ] = None,
+    opset: Annotated[int, typer.Option(help="Version of ONNX's operators.")] = 18,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
 ) -> None:
     """Write a student to one file that gives probabilities and every measure of uncertainty without Python."""
     from opu.export.drift import show_drift
     from opu.export.run import export_run
 
-    found = export_run(source, out=out, format=format, int8=int8, calibration=calibration, overwrite=overwrite)
+    found = export_run(
+        source, out=out, format=format, int8=int8, calibration=calibration, opset=opset, overwrite=overwrite
+    )
     console = Console()
     console.print(f"{found.path}: {found.size / 1e6:.2f} MB, outputs {', '.join(found.outputs)}.", highlight=False)
     what = "Before quantisation it" if int8 else "It"

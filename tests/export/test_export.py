@@ -28,6 +28,8 @@ ARCHITECTURES = {
         (1, 16, 16),
     ),
     "backbone": (lambda **o: opu.students.from_backbone(backbone(), 12, 5, **o), (1, 8, 8)),
+    "one bit": (lambda **o: opu.students.binary_mlp(6, 4, (16, 8), **o), (6,)),
+    "weights left out": (lambda **o: opu.students.prune(opu.students.mlp(6, 4, (64, 64), **o), 0.9), (6,)),
 }
 
 
@@ -72,6 +74,14 @@ def test_every_architecture_answers_as_in_pytorch_for_any_number_of_inputs(name,
 def test_every_link_answers_as_in_pytorch(link, tmp_path):
     student, x = made("mlp", link)
     agrees(student, write(student, tmp_path / "student.onnx", x[:8]).path, x)
+
+
+@pytest.mark.parametrize("opset", [onnx_file.OPSETS[0], onnx_file.OPSETS[-1]])
+def test_every_opset_that_is_offered_runs(opset, tmp_path):
+    student, x = made("mlp")
+    path = write(student, tmp_path / "student.onnx", x[:8], opset=opset).path
+    assert {each.domain: each.version for each in onnx.load(path).opset_import}[""] == opset
+    agrees(student, path, x)
 
 
 def test_a_student_without_novelty_says_nothing_of_it(tmp_path):
@@ -163,6 +173,7 @@ def test_mistakes_are_refused_and_nothing_is_lost(tmp_path):
     refuse("exists and was not changed", student, taken, x)
     assert taken.read_text() == "precious"
     refuse("ends in .onnx or .pt2", student, tmp_path / "student.bin", x)
+    refuse("opset 18 to 23 of ONNX; got 7", student, tmp_path / "a.onnx", x, opset=7)
     refuse("int8 is for ONNX", student, tmp_path / "student.pt2", x, int8=True, calibration=x)
     refuse("at least 100 ordinary inputs to calibrate on; got none", student, tmp_path / "a.onnx", x, int8=True)
     refuse(
@@ -229,6 +240,7 @@ def test_the_command_exports_a_saved_student(tmp_path, monkeypatch, capsys):
         (["--format", "tflite"], "--format takes onnx or pt2; got 'tflite'"),
         (["--int8"], "int8 needs at least 100 ordinary inputs"),
         (["--out", "student.txt"], "ends in .onnx or .pt2"),
+        (["--opset", "99"], "opset 18 to 23 of ONNX; got 99"),
     ],
 )
 def test_mistakes_on_the_command_line_cost_one_line(options, message, tmp_path, monkeypatch, capsys):

@@ -13,6 +13,7 @@ import torch
 from opu.timing import wait
 
 SHORTEST = 0.05  # seconds that one timing lasts at least; what is faster is called several times
+PAUSE = 0.05  # seconds before each timing: threads of another runtime go on spinning for a while
 LONGEST = 3.0  # what takes longer is called once: it has no need to be warmed up
 
 
@@ -41,6 +42,7 @@ def take_turns(
         calls[name] = max(1, round(SHORTEST / max(_now() - began, 1e-6)))
     for _ in range(rounds):
         for name, count in calls.items():
+            time.sleep(PAUSE)
             began = _now()
             for _ in range(count):
                 ways[name]()

@@ -1,5 +1,6 @@
 """``opu bench predict``: teachers, rivals and students on the same inputs, in one run."""
 
+import copy
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from opu.teachers import MCDropout
 
 FEATURES, HIDDEN, CLASSES = 784, (400, 400), 10
 FEW = 20  # particles of ways that take minutes for all of them; their time grows in step
-IN_PART = ("teacher, loop", "teacher, vectorised")
+IN_PART = {"teacher, loop", "teacher, vectorised", "torch-uncertainty"}
 CALIBRATION = 1000
 
 Call = Callable[[Tensor], object]
@@ -63,7 +64,7 @@ def bench_predict(
             x = inputs[:batch]
             few = min(FEW, num_particles)
             ways = {name: partial(make(batch), x) for name, make in calls.items()}
-            part = dict.fromkeys(IN_PART, num_particles / few)
+            part = dict.fromkeys(IN_PART & ways.keys(), num_particles / few)
             found[str(batch)] = take_turns(ways, rounds, heavy=part)
     result = {
         "device": device,
@@ -169,13 +170,15 @@ def _teachers(calls: dict[str, Maker], net: nn.Sequential, device: str, num_part
 def _others(calls: dict[str, Maker], notes: dict[str, str], net: nn.Sequential, num_particles: int) -> None:
     """Other libraries' predictions where they are installed."""
     try:
-        from torch_uncertainty.models import mc_dropout
+        from torch_uncertainty.methods import mc_dropout
 
-        theirs = mc_dropout(net, num_estimators=num_particles, on_batch=False).eval()
+        few = min(FEW, num_particles)
+        # A copy, since its wrapper leaves dropout on; in a loop, since 500 copies of a batch would not fit.
+        theirs = mc_dropout(copy.deepcopy(net), num_estimators=few, on_batch=False).eval()
 
         def torch_uncertainty(x: Tensor) -> object:
             found = Running()
-            found.add(theirs(x).view(num_particles, len(x), -1))
+            found.add(theirs(x).view(few, len(x), -1))
             return found.summary()
 
         calls["torch-uncertainty"] = _always(torch_uncertainty)

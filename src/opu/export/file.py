@@ -56,6 +56,7 @@ def write(
     calibration: Tensor | None = None,
     judged: Tensor | None = None,
     labels: Tensor | None = None,
+    opset: int = onnx_file.OPSETS[0],
     overwrite: bool = False,
 ) -> Exported:
     """Write a student to an ONNX file, or to a ``.pt2`` of ``torch.export``, by the path's suffix.
@@ -70,6 +71,7 @@ def write(
         calibration: For int8, ordinary raw inputs that set the ranges, and novelty anew; some hundreds.
         judged: For int8, other ordinary inputs, by which its drift is reported.
         labels: Classes of those.
+        opset: Version of ONNX's operators.
         overwrite: Replace a file that is there.
     """
     path = Path(path)
@@ -78,13 +80,13 @@ def write(
     answers = Answers(student, prepare)
     if path.suffix == ".pt2":
         return _write_pt2(answers, path, example, _metadata(student, classes, int8))
-    model = onnx_file.to_onnx(answers, example, _metadata(student, classes, int8))
+    model = onnx_file.to_onnx(answers, example, _metadata(student, classes, int8), opset)
     whole = onnx_file.runner(model)
     differences = onnx_file.differences(whole, answers, example)
     found = None
     if int8:
         assert calibration is not None
-        model = _in_eight_bits(answers, model, example, calibration, classes)
+        model = _in_eight_bits(answers, model, example, calibration, classes, opset)
         if judged is not None:
             known = None if labels is None else labels.numpy()
             found = drift(whole, onnx_file.runner(model), judged.numpy(), known)
@@ -93,7 +95,7 @@ def write(
 
 
 def _in_eight_bits(
-    answers: Answers, model: Any, example: Tensor, calibration: Tensor, classes: Sequence[Any] | None
+    answers: Answers, model: Any, example: Tensor, calibration: Tensor, classes: Sequence[Any] | None, opset: int
 ) -> Any:
     """The quantised model, with novelty calibrated on what that model itself says of ordinary inputs."""
     small = quantised(model, calibration.numpy())
@@ -104,7 +106,7 @@ def _in_eight_bits(
     q = Dirichlet(*(torch.from_numpy(said[name]) for name in ("probabilities", "log_precision")))
     share, tilt = student.novelty.blend.tolist()
     student.novelty = Novelty.fit(q, Blend(share, tilt))
-    again = onnx_file.to_onnx(Answers(student, answers.prepare), example, _metadata(student, classes, int8=True))
+    again = onnx_file.to_onnx(Answers(student, answers.prepare), example, _metadata(student, classes, int8=True), opset)
     return quantised(again, calibration.numpy())
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from opu.export.answers import Answers
 from opu.export.drift import Said
 
-OPSET = 18
+OPSETS = range(18, 24)  # from the first that the exporter writes to the last that ONNX Runtime was seen to run
 INPUT = "inputs"
 # The network runs in float32 on both sides, and small differences of its logits grow in what is made of them.
 TOLERANCE = 1e-3
@@ -30,15 +30,21 @@ def required() -> None:
         ) from None
 
 
-def to_onnx(answers: Answers, example: Tensor, metadata: dict[str, str]) -> Any:
+def to_onnx(answers: Answers, example: Tensor, metadata: dict[str, str], opset: int = OPSETS[0]) -> Any:
     """The model as ONNX's own object, with any number of inputs at a time.
 
     Args:
         answers: What is exported.
         example: A few inputs as they will come.
         metadata: Kept in the file, for whoever loads it.
+        opset: Version of ONNX's operators.
     """
     required()
+    if opset not in OPSETS:
+        raise ValueError(
+            f"files are written with opset {OPSETS[0]} to {OPSETS[-1]} of ONNX; got {opset}. Leave it out for {OPSETS[0]}, "
+            "which every current runtime reads."
+        )
     if len(example) < 2:  # a batch of one would be taken for a constant
         example = torch.cat([example, example])
     try:
@@ -50,7 +56,7 @@ def to_onnx(answers: Answers, example: Tensor, metadata: dict[str, str]) -> Any:
                 dynamic_shapes=({0: torch.export.Dim("batch")},),
                 input_names=[INPUT],
                 output_names=list(answers.names),
-                opset_version=OPSET,
+                opset_version=opset,
                 verbose=False,
             )
     except torch.onnx.OnnxExporterError as error:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from opu.export.file import FORMATS, Exported, write
+from opu.export.onnx_file import OPSETS
 from opu.fidelity.run import EVALUATION
 from opu.files import read_state
 from opu.students import Student, load
@@ -43,6 +44,7 @@ def export_run(
     format: str = "onnx",
     int8: bool = False,
     calibration: Path | None = None,
+    opset: int = OPSETS[0],
     overwrite: bool = False,
 ) -> Exported:
     """Export the student of a folder.
@@ -53,6 +55,7 @@ def export_run(
         format: ``onnx`` or ``pt2``.
         int8: Layers in eight bits.
         calibration: A ``.npy`` file with ordinary inputs for int8; what the run kept of its own, unless given.
+        opset: Version of ONNX's operators.
         overwrite: Replace a file that is there.
     """
     if format not in FORMATS:
@@ -76,6 +79,7 @@ def export_run(
         calibration=ordinary if int8 else None,
         judged=kept,
         labels=labels,
+        opset=opset,
         overwrite=overwrite,
     )
 

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 
-from opu.tables import recipes, studies
+from opu.tables import bench, recipes, studies
 from opu.tables.experiments import OURS, SHORT, SUMMARY, one_seed_seconds, reproduced, rivals, tabular
 from opu.tables.shared import detection_table, read, spread
 
@@ -89,6 +89,12 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "emnist-goal": reproduced("emnist-robust", "goal"),
     "emnist-robust": reproduced("emnist-robust", "detection"),
     "rivals": rivals,
+    "bench-goals": bench.goals_table,
+    "bench-predict-cpu": bench.predict_table("cpu"),
+    "bench-predict-cuda": bench.predict_table("cuda"),
+    "bench-distill-cpu": bench.distill_table("cpu"),
+    "bench-distill-cuda": bench.distill_table("cuda"),
+    "bench-compressed": bench.compressed_table,
     "emnist-held-out": reproduced("emnist-held-out", "detection"),
     "emnist-beside": reproduced("emnist", "beside"),
     "emnist-detection": reproduced("emnist", "detection"),

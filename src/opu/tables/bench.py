@@ -62,7 +62,17 @@ def distill_table(device: str) -> Callable[[Path], str]:
         names = " | ".join(next(iter(bench["growth"].values()))[0]["seconds"])
         sizes = f"batch of {size['batch']}, {size['particles']} particles, {size['classes']} classes"
         return "\n".join(
-            [*lines, "", f"Unless said otherwise: {sizes}.", "", f"| | {names} |", "| --- |" + " --- |" * 3, *grown, ""]
+            [
+                *lines,
+                "",
+                f"Unless said otherwise: {sizes}.",
+                "",
+                f"| | {names} |",
+                "| --- |" + " --- |" * 3,
+                *grown,
+                "",
+                "",
+            ]
         ) + _machine(bench)
 
     return table

@@ -1,5 +1,6 @@
 """Files that leave Python: parity for every architecture, what they hold, and refusals that lose nothing."""
 
+import gzip
 import json
 
 import numpy as np
@@ -82,6 +83,15 @@ def test_every_opset_that_is_offered_runs(opset, tmp_path):
     path = write(student, tmp_path / "student.onnx", x[:8], opset=opset).path
     assert {each.domain: each.version for each in onnx.load(path).opset_import}[""] == opset
     agrees(student, path, x)
+
+
+def test_the_file_of_a_binary_student_holds_signs(tmp_path):
+    students = {"real": opu.students.mlp(64, 4, (128, 128)), "binary": opu.students.binary_mlp(64, 4, (128, 128))}
+    sizes = {}
+    for name, student in students.items():
+        path = write(student, tmp_path / f"{name}.onnx", torch.randn(8, 64)).path
+        sizes[name] = len(gzip.compress(path.read_bytes()))
+    assert sizes["binary"] < sizes["real"] / 4
 
 
 def test_a_student_without_novelty_says_nothing_of_it(tmp_path):

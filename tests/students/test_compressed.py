@@ -8,7 +8,7 @@ from torch import nn
 
 import opu
 from opu.students import binary_mlp, lenet, mlp, prune
-from opu.students.compressed import BinaryLinear, zeros
+from opu.students.compressed import BinaryLinear, with_plain_layers, zeros
 from opu.teachers import MCDropout
 
 
@@ -51,6 +51,14 @@ def test_a_binary_student_is_distilled_saved_and_read_again(tmp_path):
     again = opu.load(tmp_path)
     assert torch.equal(again(x).mean, student(x).mean)
     assert torch.equal(again.novelty(again(x)), student.novelty(student(x)))
+
+
+def test_with_plain_layers_it_answers_the_same():
+    student, x = binary_mlp(6, 3, (8, 7)).eval(), torch.randn(5, 6)
+    plain = with_plain_layers(copy.deepcopy(student))
+    assert not any(isinstance(layer, BinaryLinear) for layer in plain.modules())
+    assert torch.equal(plain(x).mean, student(x).mean)
+    assert torch.equal(plain(x).log_precision, student(x).log_precision)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.9])

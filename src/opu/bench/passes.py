@@ -1,7 +1,5 @@
 """MC dropout on an MLP from the slowest way to the fastest: all of them draw from the same posterior."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
@@ -115,6 +113,3 @@ class KeptUnits(Folded):
             self.biases[1][last], units.index_select(1, first), scale * second.index_select(0, first)[:, last]
         )
         return torch.addmm(self.biases[2], hidden, scale * third.index_select(0, last))
-
-
-Way = Callable[[Tensor, int], Summary]

@@ -55,7 +55,7 @@ def bench_predict(
         say: Told what is being measured.
     """
     torch.manual_seed(0)
-    calls, notes = _ways(device, num_particles, max(batches), compiled, say)
+    calls, notes = _ways(device, num_particles, compiled, say)
     found: dict[str, Any] = {}
     inputs = torch.rand(max(batches), FEATURES, device=device)
     with torch.no_grad(), _single_precision(device):
@@ -90,7 +90,7 @@ def _single_precision(device: str) -> Iterator[None]:
 
 
 def _ways(
-    device: str, num_particles: int, largest: int, compiled: bool, say: Callable[[str], None]
+    device: str, num_particles: int, compiled: bool, say: Callable[[str], None]
 ) -> tuple[dict[str, Maker], dict[str, str]]:
     """From a name to a maker of calls for one batch size; and what is not there, with the reason."""
     net = dropout_mlp(FEATURES, HIDDEN, CLASSES).to(device).eval()

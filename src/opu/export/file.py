@@ -20,6 +20,7 @@ from opu.export.int8 import quantised
 from opu.files import write_atomically
 from opu.novelty import Blend, Novelty
 from opu.students import Student
+from opu.students.compressed import with_plain_layers
 
 FORMATS = ("onnx", "pt2")
 RATES = (0.01, 0.05)
@@ -147,7 +148,7 @@ def _metadata(student: Student, classes: Sequence[Any] | None, int8: bool) -> di
 def _alone(student: Student) -> Student:
     """A copy on the CPU in float32, which may be changed."""
     novelty = student.novelty
-    single = copy.deepcopy(student).cpu().float().eval()
+    single = with_plain_layers(copy.deepcopy(student).cpu().float()).eval()
     if novelty is not None:  # whose values are compared in float64
         single.novelty = copy.deepcopy(novelty).cpu().double()
     return single

@@ -1,5 +1,6 @@
 """Tries what a machine has, keeps what is fastest, and never answers otherwise than the student."""
 
+import copy
 from collections.abc import Callable, Iterator
 
 import torch
@@ -39,7 +40,7 @@ class Optimized(nn.Module):
 
     @property
     def novelty(self) -> Novelty | None:
-        """The student's."""
+        """The student's, where it was calibrated."""
         return self.student.novelty
 
 
@@ -52,7 +53,7 @@ def optimize(student: Student, example: Tensor, *, precision: str = "float32", c
     is kept. Later changes of the student are not seen.
 
     Args:
-        student: Trained; it is put in evaluation mode.
+        student: Trained; it is copied, and not changed.
         example: A batch like those to come, on the student's device. A recorded way is for its shape; batches of other
             shapes are answered by the same way unrecorded.
         precision: ``"bfloat16"`` for a GPU: within its rounding of the student's answers, and several times as fast.
@@ -62,7 +63,7 @@ def optimize(student: Student, example: Tensor, *, precision: str = "float32", c
         raise ValueError(f"precision is 'float32' or 'bfloat16'; got {precision!r}.")
     if precision == "bfloat16" and not example.is_cuda:
         raise ValueError(f"bfloat16 is for a GPU; the example is on {example.device}. Leave precision out.")
-    student.eval()
+    student = copy.deepcopy(student).eval()
     expected = student(example)
     ways: dict[str, Callable[[Tensor], Answer]] = {}
     tried: dict[str, float | str] = {}
@@ -95,12 +96,18 @@ def _ways(
         if example.is_cuda:
             # The conversion of inputs happens where they are copied to, and then need not be recorded.
             yield "side by side, recorded", lambda: Recorded(SideBySide(student, dtype), example.to(dtype))
-            if precision == "bfloat16":
+            if precision == "bfloat16" and fits_the_kernel(student):
                 yield "fused, recorded", lambda: Recorded(_fused(SideBySide(student, dtype)), example.to(dtype))
     if compiled:
         yield "compiled", lambda: torch.compile(plain)
         if layers_of(student) is not None:
             yield "side by side, compiled", lambda: torch.compile(SideBySide(student, dtype).__call__)
+
+
+def fits_the_kernel(student: Student) -> bool:
+    """Whether the last two hidden layers are there and of one width, which is what our kernel computes."""
+    pairs = layers_of(student)
+    return pairs is not None and len(pairs) > 2 and pairs[-2][0].in_features == pairs[-2][0].out_features
 
 
 def _fused(layers: SideBySide) -> Callable[[Tensor], Answer]:

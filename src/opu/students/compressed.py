@@ -63,6 +63,17 @@ def _binary(layer: nn.Module) -> BinaryLinear:
     return binary
 
 
+def with_plain_layers(student: Student) -> Student:
+    """The same student, changed in place, with binary weights as they are in place of the real ones behind them."""
+    for module in list(student.modules()):
+        for name, layer in list(module.named_children()):
+            if isinstance(layer, BinaryLinear):
+                plain = nn.Linear(layer.in_features, layer.out_features, device=layer.weight.device)
+                plain.load_state_dict({"weight": layer.binary_weight().detach(), "bias": layer.bias})
+                setattr(module, name, plain)
+    return student
+
+
 def prune(student: Student, share: float | int) -> Student:
     """Leave out a share of the weights of every layer, the smallest ones; they stay out when it is distilled further.
 

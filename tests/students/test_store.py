@@ -224,7 +224,7 @@ def test_another_version_or_kind_is_refused(folder, changes):
 @pytest.mark.parametrize("name", ["resnet", None, 3])
 def test_an_unknown_architecture_is_refused(folder, name):
     edit_config(folder, architecture=name)
-    assert_refused(folder, f"one of mlp, lenet, from_backbone; this one says {name!r}")
+    assert_refused(folder, f"one of mlp, lenet, from_backbone, binary_mlp; this one says {name!r}")
 
 
 MISFITS = {

@@ -31,8 +31,8 @@ def save(student: Student, folder: Path) -> None:
     description = student.description()
     if description is None:
         raise ValueError(
-            "only a student made by opu.students.mlp, lenet, binary_mlp or from_backbone knows how to be built again; this one was put "
-            "together by hand. Save its state_dict() yourself, or use from_backbone."
+            "only a student made by opu.students.mlp, lenet, binary_mlp or from_backbone knows how to be built again; this "
+            "one was put together by hand. Save its state_dict() yourself, or use from_backbone."
         )
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"a student is saved into a folder; {folder} is a file. Choose another path.")

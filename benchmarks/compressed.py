@@ -84,7 +84,10 @@ def _options() -> argparse.Namespace:
 def _students(teacher: Any, distil: Callable[[Student, int], Student], epochs: int) -> dict[str, Student]:
     """Pruned ones go on from the whole one for a third of its epochs; a binary one starts from the teacher as all do."""
     whole = distil(opu.students.mlp(784, 10).start_mean_from(teacher), epochs)
-    students = {"float32": whole, "one trunk": distil(opu.students.mlp(784, 10, shared_trunk=True), epochs)}
+    students = {
+        "float32": whole,
+        "one trunk": distil(opu.students.mlp(784, 10, shared_trunk=True).start_mean_from(teacher), epochs),
+    }
     for share in PRUNED:
         students[f"{share:.0%} left out"] = distil(opu.students.prune(copy.deepcopy(whole), share), max(1, epochs // 3))
     students["one bit"] = distil(opu.students.binary_mlp(784, 10).start_mean_from(teacher), epochs)

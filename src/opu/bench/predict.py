@@ -25,6 +25,7 @@ from opu.students import Student
 from opu.teachers import MCDropout
 
 FEATURES, HIDDEN, CLASSES = 784, (400, 400), 10
+CHUNK = {"cuda": 100, "cpu": 4}  # particles in one product, where masks are in the weights
 FEW = 20  # particles of ways that take minutes for all of them; their time grows in step
 IN_PART = {"teacher, loop", "teacher, vectorised", "torch-uncertainty"}
 CALIBRATION = 1000
@@ -69,6 +70,7 @@ def bench_predict(
     result = {
         "device": device,
         "num_particles": num_particles,
+        "particles_in_one_product": CHUNK[device],
         "network": {"features": FEATURES, "hidden": list(HIDDEN), "classes": CLASSES},
         "rounds": rounds,
         "batches": found,
@@ -85,8 +87,10 @@ def _single_precision(device: str) -> Iterator[None]:
     before = torch.get_float32_matmul_precision()
     if device == "cuda":
         torch.set_float32_matmul_precision("high")
-    yield
-    torch.set_float32_matmul_precision(before)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def _ways(
@@ -149,7 +153,7 @@ def _in_place(student: Student, batch: int, device: str) -> Call:
 
 def _teachers(calls: dict[str, Maker], net: nn.Sequential, device: str, num_particles: int) -> None:
     rows = 10_000 if device == "cuda" else 500
-    chunk = 100 if device == "cuda" else 4
+    chunk = CHUNK[device]
     each = MCDropout(net, memory_budget=2**32 if device == "cuda" else 2**28)
     shared = MCDropout(net, consistent=True, memory_budget=2**32 if device == "cuda" else 2**28)
     ways: dict[str, Call] = {

@@ -75,6 +75,8 @@ def optimize(student: Student, example: Tensor, *, precision: str = "float32", c
             ways[name] = way
         except Exception as error:  # whatever a compiler or a driver may raise: that way is not for this machine
             tried[name] = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+    if not ways:
+        raise ValueError(f"no way in {precision} answers as this student does on the example ({tried}); use float32.")
     return Optimized(student, ways, tried)
 
 

@@ -126,7 +126,7 @@ def _cpu_goals(results: Path) -> list[Goal]:
     many, one = bench["batches"][LARGE], bench["batches"]["1"]
     best = fastest_teacher(many)
     seconds = {name: found["seconds"] for name, found in many.items()}
-    student = min(seconds["student"], seconds["student, optimised"])
+    student = seconds["student, optimised"]
     int8, trunk_int8 = (f"{name}, ONNX int8, all measures" for name in ("student", "student, one trunk"))
     where = "CPU, 10,000 inputs: "
     rows = [
@@ -158,12 +158,19 @@ def _gpu_goals(results: Path) -> list[Goal]:
     (halved,) = read(results, "bench-bfloat16.json", "python -m benchmarks.bfloat16")
     many = bench["batches"][LARGE]
     ours = many["student, optimised, bfloat16, inputs in place"]["seconds"]
-    teacher = many[fastest_teacher(many, "bfloat16")]["seconds"]
-    return [
-        ("H200, 10,000 inputs in bfloat16, inputs in place", "60 us", in_words(ours), ours <= 60e-6),
-        ("H200, fastest teacher in bfloat16 / that", "200x", times(teacher / ours), teacher / ours >= 200),
-        ("largest change of any AUROC in bfloat16", "0.1", f"{halved['worst']:.2f}", halved["worst"] <= 0.1),
+    door = many["student, optimised, bfloat16"]["seconds"]
+    found = [
+        ("H200, 10,000 inputs in bfloat16, the recording alone", "60 us", in_words(ours), ours <= 60e-6),
+        ("H200, the same by a call of `opu.optimize`, from float32", "60 us", in_words(door), door <= 60e-6),
+        ("largest change of any AUROC in bfloat16, one seed", "0.1", f"{halved['worst']:.2f}", halved["worst"] <= 0.1),
     ]
+    # Files from before that was kept have a teacher that is known to be slower than need be: no ratio to show.
+    if "particles_in_one_product" in bench:
+        teacher = many[fastest_teacher(many, "bfloat16")]["seconds"]
+        found.append(
+            ("H200, fastest teacher in bfloat16 / recording", "200x", times(teacher / ours), teacher >= 200 * ours)
+        )
+    return found
 
 
 def _distill_goals(results: Path) -> list[Goal]:
@@ -173,8 +180,9 @@ def _distill_goals(results: Path) -> list[Goal]:
         if "full" in bench:
             whole = bench["full"]
             said = f"{whole['seconds']:.0f} s ({whole['accuracy']:.2f} %, teacher {whole['teacher_accuracy']:.2f} %)"
-            met = whole["seconds"] <= goal
-            found.append((f"{words}, MNIST from a trained teacher to a calibrated student", f"{goal:.0f} s", said, met))
+            size = f"{whole.get('particles', 64)} particles a step"
+            what = f"{words}, MNIST from a trained teacher to a calibrated student, {size}"
+            found.append((what, f"{goal:.0f} s", said, whole["seconds"] <= goal))
         large = next(row for row in bench["growth"]["classes"] if row["size"]["classes"] == 1000)["seconds"]
         ratio = large["mmd"] / large["kl"]
         found.append((f"{words}, a step of exact MMD / of KL, 1,000 classes", "3x", times(ratio), ratio <= 3))

@@ -88,22 +88,12 @@ def behind_the_first_layer(  # type: ignore[no-untyped-def]
         answer = _through_some_units(
             answer, units, weight, bias, head, rows, inside, piece * 256, 256, WIDTH, PADDED, ROWS, STEP
         )
-    if WHOLE & 128:
-        answer = _through_some_units(
-            answer, units, weight, bias, head, rows, inside, WHOLE // 256 * 256, 128, WIDTH, PADDED, ROWS, STEP
-        )
-    if WHOLE & 64:
-        answer = _through_some_units(
-            answer, units, weight, bias, head, rows, inside, WHOLE // 128 * 128, 64, WIDTH, PADDED, ROWS, STEP
-        )
-    if WHOLE & 32:
-        answer = _through_some_units(
-            answer, units, weight, bias, head, rows, inside, WHOLE // 64 * 64, 32, WIDTH, PADDED, ROWS, STEP
-        )
-    if WHOLE & 16:
-        answer = _through_some_units(
-            answer, units, weight, bias, head, rows, inside, WHOLE // 32 * 32, 16, WIDTH, PADDED, ROWS, STEP
-        )
+    for digit in tl.static_range(4):
+        if WHOLE & (128 >> digit):
+            start = WHOLE // (256 >> digit) * (256 >> digit)
+            answer = _through_some_units(
+                answer, units, weight, bias, head, rows, inside, start, 128 >> digit, WIDTH, PADDED, ROWS, STEP
+            )
     answer += tl.load(head_bias + network * PADDED + columns)[None, :]
     if network == 0:
         shown = columns < CLASSES

@@ -1,8 +1,9 @@
-"""Where the time of a student in bfloat16 goes on a GPU: plain PyTorch, the first layer, the kernel, by its settings.
+"""Where the time of a student in bfloat16 goes on a GPU: plain PyTorch, the first layer, the kernel, a call.
 
 python -m benchmarks.kernel [--rows 10000] [--out results/bench-kernel.json]    (needs a GPU)
 
-Everything is recorded as a CUDA graph and replayed with its inputs in place.
+All but the calls is recorded as a CUDA graph and replayed with its inputs in place. Calls follow one another without a
+pause, as a busy server's do.
 """
 
 import argparse
@@ -42,9 +43,13 @@ def main() -> None:
         seconds[f"plain, {words}"] = _microseconds(lambda: student.heads(x))
     seconds["plain, bfloat16"] = _microseconds(lambda: halved.heads(short))
     seconds["side by side, bfloat16"] = _microseconds(lambda: layers(short))
-    seconds["first layer"] = _microseconds(lambda: torch._addmm_activation(bias, short, weight))
-    seconds["first layer and kernel"] = _microseconds(lambda: fused(short))
-    seconds["the same with inputs in float32"] = _microseconds(lambda: fused(x))
+    seconds["first layer, with bias and ReLU"] = _microseconds(lambda: torch._addmm_activation(bias, short, weight))
+    seconds["first layer, the product alone"] = _microseconds(lambda: torch.mm(short, weight))
+    seconds["first layer and kernel"] = _microseconds(lambda: fused.packed(short))
+    seconds["the same with inputs in float32"] = _microseconds(lambda: fused.packed(x))
+    way = fused.recorded(x)
+    for words, inputs in (("bfloat16", short), ("float32", x)):
+        seconds[f"a call with inputs in {words}"] = _calls(lambda inputs=inputs: way(inputs))  # type: ignore[misc]
     found["chosen"] = str(fused.kernel.best_config)
     exact, (mean, log_precision, _) = student(x), fused(short)
     found["off_by"] = {
@@ -66,16 +71,20 @@ def _microseconds(work: Callable[[], object]) -> float:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         work()
+    return _calls(graph.replay)
+
+
+def _calls(work: Callable[[], object]) -> float:
     times = []
-    for _ in range(ROUNDS):
+    for _ in range(ROUNDS + 1):  # the first is not counted
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         for _ in range(REPLAYS):
-            graph.replay()
+            work()
         end.record()
         torch.cuda.synchronize()
         times.append(1000 * start.elapsed_time(end) / REPLAYS)
-    return round(statistics.median(times), 1)
+    return round(statistics.median(times[1:]), 1)
 
 
 if __name__ == "__main__":

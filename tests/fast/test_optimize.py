@@ -2,9 +2,13 @@
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import opu
 from opu.fast.door import fits_the_kernel
+from opu.fast.fused import Fused
+from opu.fast.recorded import pack, unpack
 from opu.fast.side_by_side import SideBySide, layers_of
 from opu.students import from_backbone, lenet, mlp
 
@@ -74,7 +78,7 @@ def test_it_keeps_what_it_was_made_of():
 
 
 def test_the_kernel_is_for_two_hidden_layers_of_one_width_at_the_end():
-    fits = {(8, 8): True, (9, 8, 8): True, (8, 7): False, (8,): False, (): False}
+    fits = {(448, 448): True, (450, 450): False, (8, 8): True, (9, 8, 8): True, (8, 7): False, (8,): False, (): False}
     assert {hidden: fits_the_kernel(mlp(12, 3, hidden)) for hidden in fits} == fits
     assert not fits_the_kernel(mlp(12, 3, (8, 8), shared_trunk=True))
 
@@ -92,7 +96,10 @@ def test_a_precision_that_is_not_there_is_refused(precision):
         opu.optimize(mlp(4, 3), torch.randn(2, 4), precision=precision)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@needs_gpu
 @pytest.mark.parametrize("num_classes", [2, 10, 47])
 @pytest.mark.parametrize("hidden", [(400, 400), (100, 100), (64, 30, 30)])
 def test_the_kernel_agrees_within_bfloat16(hidden, num_classes):
@@ -100,4 +107,41 @@ def test_the_kernel_agrees_within_bfloat16(hidden, num_classes):
     x = torch.randn(333, 50, device="cuda")
     fast = opu.optimize(student, x, precision="bfloat16")
     assert isinstance(fast.tried["fused, recorded"], float), fast.tried
-    torch.testing.assert_close(fast(x).mean, student(x).mean, rtol=0, atol=0.02)
+    for batch in (x, 2 * x, x[:7], x[:0], x.repeat(3, 1)):
+        torch.testing.assert_close(fast(batch).mean, student(batch).mean, rtol=0, atol=0.02)
+
+
+@needs_gpu
+@pytest.mark.parametrize(
+    ("hidden", "link"), [((400, 400), "exp"), ((100, 100), None), ((448, 448), None), ((33, 33), "exp")]
+)
+def test_every_setting_of_the_kernel_agrees(hidden, link):
+    from opu.fast.kernel import CONFIGS, last_layers
+
+    student = mlp(50, 10, hidden, **({} if link is None else {"link": link})).cuda()
+    x = torch.randn(333, 50, device="cuda")
+    fused, want = Fused(SideBySide(student, torch.bfloat16)), student(x)
+    for config in CONFIGS:
+        fused.kernel = _Set(last_layers.fn, config)
+        mean, log_precision, log_mean = fused(x)
+        torch.testing.assert_close(mean, want.mean, rtol=0, atol=0.01, msg=str(config))
+        torch.testing.assert_close(log_precision, want.log_precision, rtol=0, atol=0.05, msg=str(config))
+        torch.testing.assert_close(mean, log_mean.exp())
+
+
+class _Set:
+    """The kernel with one of its settings, in place of a search among them."""
+
+    def __init__(self, kernel, config):
+        self.kernel, self.config = kernel, config
+
+    def __getitem__(self, grid):
+        kwargs, options = self.config.kwargs, {"num_warps": self.config.num_warps, "num_stages": self.config.num_stages}
+        return lambda *args, **named: self.kernel[grid(kwargs)](*args, **named, **kwargs, **options)
+
+
+@given(rows=st.integers(0, 5), num_classes=st.integers(2, 4))
+def test_answers_come_out_of_one_row_as_they_went_in(rows, num_classes):
+    parts = torch.randn(rows, num_classes), torch.randn(rows), torch.randn(rows, num_classes)
+    for before, after in zip(parts, unpack(pack(parts), num_classes), strict=True):
+        assert torch.equal(before, after)

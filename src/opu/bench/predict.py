@@ -18,7 +18,6 @@ from opu.bench.passes import Folded, KeptUnits, Running, dropout_mlp, loop, vect
 from opu.environment import environment
 from opu.fast import Optimized, optimize
 from opu.fast.fused import Fused
-from opu.fast.recorded import Recorded
 from opu.fast.side_by_side import SideBySide
 from opu.files import write_json
 from opu.students import Student
@@ -147,7 +146,7 @@ def _optimised(
 def _in_place(student: Student, batch: int, device: str) -> Call:
     """The recording alone, for a program that writes its inputs where the recording reads them."""
     example = torch.rand(batch, FEATURES, device=device)
-    recorded = Recorded(Fused(SideBySide(student, torch.bfloat16)), example.bfloat16())
+    recorded = Fused(SideBySide(student, torch.bfloat16)).recorded(example)
     return lambda x: recorded.graph.replay()
 
 

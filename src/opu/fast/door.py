@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from opu.dirichlet import Dirichlet
-from opu.fast.recorded import Recorded
+from opu.fast.fused import WIDEST, Fused
+from opu.fast.recorded import recorded
 from opu.fast.side_by_side import Answer, SideBySide, layers_of
 from opu.novelty import Novelty
 from opu.students import Student
@@ -92,14 +93,14 @@ def _ways(
 
     yield "plain", lambda: plain
     if example.is_cuda:
-        yield "plain, recorded", lambda: Recorded(plain, example)
+        yield "plain, recorded", lambda: recorded(plain, example)
     if layers_of(student) is not None:
         yield "side by side", lambda: SideBySide(student, dtype)
         if example.is_cuda:
             # The conversion of inputs happens where they are copied to, and then need not be recorded.
-            yield "side by side, recorded", lambda: Recorded(SideBySide(student, dtype), example.to(dtype))
+            yield "side by side, recorded", lambda: recorded(SideBySide(student, dtype), example.to(dtype))
             if precision == "bfloat16" and fits_the_kernel(student):
-                yield "fused, recorded", lambda: Recorded(_fused(SideBySide(student, dtype)), example.to(dtype))
+                yield "fused, recorded", lambda: Fused(SideBySide(student, dtype)).recorded(example)
     if compiled:
         yield "compiled", lambda: torch.compile(plain)
         if layers_of(student) is not None:
@@ -107,15 +108,11 @@ def _ways(
 
 
 def fits_the_kernel(student: Student) -> bool:
-    """Whether the last two hidden layers are there and of one width, which is what our kernel computes."""
+    """Whether the last two hidden layers are there, of one width, and not too wide for what our kernel computes."""
     pairs = layers_of(student)
-    return pairs is not None and len(pairs) > 2 and pairs[-2][0].in_features == pairs[-2][0].out_features
-
-
-def _fused(layers: SideBySide) -> Callable[[Tensor], Answer]:
-    from opu.fast.fused import Fused
-
-    return Fused(layers)
+    if pairs is None or len(pairs) < 3:
+        return False
+    return pairs[-2][0].in_features == pairs[-2][0].out_features <= WIDEST
 
 
 def _check(answer: Answer, expected: Dirichlet, precision: str) -> None:

@@ -6,37 +6,59 @@ back, and small kernels follow. Here a program keeps the hidden units of 64 or 1
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from opu.fast.recorded import Recorded, unpack
 from opu.fast.side_by_side import Answer, SideBySide
 from opu.students import SlowlyBounded
+
+WIDEST = 448  # hidden units of which a program can hold the sums
 
 
 class Fused:
     """A student with its networks side by side, whose last hidden layer and all that follows are one Triton kernel."""
 
     def __init__(self, layers: SideBySide) -> None:
-        from opu.fast.kernel import behind_the_first_layer
+        from opu.fast.kernel import last_layers
 
-        self.kernel, self.layers = behind_the_first_layer, layers
-        width, classes = layers.width, layers.num_classes
+        self.kernel, self.layers = last_layers, layers
+        self.width, classes = layers.width, layers.num_classes
+        self.whole, self.deep = -(-self.width // 16) * 16, -(-self.width // 64) * 64
         self.padded = max(16, 1 << (classes - 1).bit_length())  # a product must be that wide at least
-        self.weight = torch.stack([w.contiguous() for w, _ in layers.middle[-1]])
-        self.bias = torch.stack([b for _, b in layers.middle[-1]]).float()
+        before = layers.first[1] if len(layers.middle) == 1 else torch.zeros_like(layers.last[0][:, 0])
+        self.first_bias = pad(before.float().view(2, -1), (0, self.deep - self.width))
+        more = (0, self.whole - self.width)
+        self.weight = torch.stack([pad(w, (*more, 0, self.deep - self.width)) for w, _ in layers.middle[-1]])
+        self.bias = torch.stack([pad(b.float(), more) for _, b in layers.middle[-1]])
         weight, bias = layers.last
-        self.head, self.head_bias = weight.new_zeros(2, width, self.padded), bias.new_zeros(2, self.padded)
-        self.head[0, :, :classes], self.head[1, :, 0] = weight[:width, :classes], weight[width:, classes]
+        self.head, self.head_bias = weight.new_zeros(2, self.whole, self.padded), bias.new_zeros(2, self.padded)
+        self.head[0, : self.width, :classes] = weight[: self.width, :classes]
+        self.head[1, : self.width, 0] = weight[self.width :, classes]
         self.head_bias[0, :classes], self.head_bias[1, 0] = bias[:classes], bias[classes]
 
     def __call__(self, x: Tensor) -> Answer:
         """Mean, log-precision and log-mean."""
-        layers = self.layers
-        units = layers.hidden(x, depth=len(layers.middle) - 1)
-        mean, log_mean = units.new_empty(2, len(x), layers.num_classes, dtype=torch.float32)
-        log_precision = units.new_empty(len(x), dtype=torch.float32)
-        link = layers.link
-        bounds = (link.low, link.high - link.low) if isinstance(link, SlowlyBounded) else (0.0, 0.0)
+        return unpack(self.packed(x), self.layers.num_classes)
+
+    def recorded(self, example: Tensor) -> Recorded:
+        """The same as a CUDA graph for inputs of the example's shape."""
+        place = example.to(self.layers.dtype, copy=True)
+        return Recorded(self, place, lambda: self.packed(place))
+
+    def packed(self, x: Tensor) -> Tensor:
+        """The answers as one row of numbers."""
+        layers, link = self.layers, self.layers.link
+        if len(layers.middle) == 1:  # its bias and ReLU are the kernel's: the library's product is faster without them
+            units = torch.mm(x.flatten(1).to(layers.dtype), layers.first[0])
+        else:
+            units = layers.hidden(x, depth=len(layers.middle) - 1)
+        slowly = isinstance(link, SlowlyBounded)
+        low, high = (link.low, link.high) if isinstance(link, SlowlyBounded) else (0.0, 0.0)
+        answers = units.new_empty(len(x) * (2 * layers.num_classes + 1), dtype=torch.float32)
+        mean, log_precision, log_mean = unpack(answers, layers.num_classes)
         self.kernel[lambda chosen: (2 * -(-len(x) // chosen["ROWS"]),)](
             units,
+            self.first_bias,
             self.weight,
             self.bias,
             self.head,
@@ -44,12 +66,16 @@ class Fused:
             mean,
             log_mean,
             log_precision,
-            *map(float, bounds),
+            float(low),
+            float(high - low),
             len(x),
-            WIDTH=layers.width,
-            WHOLE=-(-layers.width // 16) * 16,
+            WIDTH=self.width,
+            WHOLE=self.whole,
+            DEEP=self.deep,
             CLASSES=layers.num_classes,
             PADDED=self.padded,
-            SLOWLY_BOUNDED=isinstance(link, SlowlyBounded),
+            SLOWLY_BOUNDED=slowly,
         )
-        return mean, log_precision if isinstance(link, SlowlyBounded) else link(log_precision), log_mean
+        if not slowly:
+            log_precision.copy_(link(log_precision))
+        return answers

@@ -1,57 +1,40 @@
 """The kernel of :mod:`opu.fast.fused`. Triton comes with torch for CUDA; elsewhere this file is not imported."""
 
+from typing import no_type_check
+
 import triton
 import triton.language as tl
 
+# 64 rows for every four warps, which then share no columns: with more warps a small piece of columns would be split
+# between them, and Triton 3.6 was seen to compute that wrongly.
 CONFIGS = [
-    triton.Config({"ROWS": rows, "STEP": step}, num_warps=warps, num_stages=stages)
-    for rows, step, warps, stages in ((64, 64, 4, 3), (64, 64, 8, 3), (128, 64, 8, 3), (128, 32, 8, 4))
+    triton.Config({"ROWS": rows, "STEP": step}, num_warps=rows // 16, num_stages=stages)
+    for rows, step, stages in ((64, 32, 4), (64, 64, 3), (128, 32, 3), (128, 32, 4), (128, 64, 3))
 ]
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _through_some_units(  # type: ignore[no-untyped-def]
-    answer,
-    units,
-    weight,
-    bias,
-    head,
-    rows,
-    inside,
-    start,
-    SOME: tl.constexpr,
-    WIDTH: tl.constexpr,
-    PADDED: tl.constexpr,
-    ROWS: tl.constexpr,
-    STEP: tl.constexpr,
-):
+@triton.jit
+@no_type_check
+def _product(total, a, weight, before, start, SOME: tl.constexpr, WHOLE: tl.constexpr):
+    """What some of the hidden units before add to some behind."""
+    return tl.dot(a, tl.load(weight + before[:, None] * WHOLE + start + tl.arange(0, SOME)[None, :]), total)
+
+
+@triton.jit
+@no_type_check
+def _answer(answer, total, bias, head, start, SOME: tl.constexpr, PADDED: tl.constexpr):
     """What some of the last hidden units add to the answers of the heads."""
-    here = start + tl.arange(0, SOME)
-    columns = tl.arange(0, PADDED)
-    total = tl.zeros((ROWS, SOME), dtype=tl.float32)
-    for k in range(0, WIDTH, STEP):
-        before = k + tl.arange(0, STEP)
-        a = tl.load(
-            units + rows[:, None] * (2 * WIDTH) + before[None, :],
-            mask=inside[:, None] & (before < WIDTH)[None, :],
-            other=0.0,
-        )
-        b = tl.load(
-            weight + before[:, None] * WIDTH + here[None, :],
-            mask=(before < WIDTH)[:, None] & (here < WIDTH)[None, :],
-            other=0.0,
-        )
-        total = tl.dot(a, b, total)
-    total += tl.load(bias + here, mask=here < WIDTH, other=0.0)[None, :]
-    hidden = tl.maximum(total, 0.0).to(weight.dtype.element_ty)
-    heads = tl.load(head + here[:, None] * PADDED + columns[None, :], mask=(here < WIDTH)[:, None], other=0.0)
-    return tl.dot(hidden, heads, answer)
+    here, columns = start + tl.arange(0, SOME), tl.arange(0, PADDED)
+    hidden = tl.maximum(total + tl.load(bias + here)[None, :], 0.0).to(head.dtype.element_ty)
+    return tl.dot(hidden, tl.load(head + here[:, None] * PADDED + columns[None, :]), answer)
 
 
-@triton.autotune(CONFIGS, key=["num_rows", "WIDTH", "CLASSES"])  # type: ignore[untyped-decorator]
-@triton.jit  # type: ignore[untyped-decorator]
-def behind_the_first_layer(  # type: ignore[no-untyped-def]
+@triton.autotune(CONFIGS, key=["num_rows", "WIDTH", "CLASSES"])
+@triton.jit
+@no_type_check
+def last_layers(
     units,
+    first_bias,
     weight,
     bias,
     head,
@@ -64,6 +47,7 @@ def behind_the_first_layer(  # type: ignore[no-untyped-def]
     num_rows,
     WIDTH: tl.constexpr,
     WHOLE: tl.constexpr,
+    DEEP: tl.constexpr,
     CLASSES: tl.constexpr,
     PADDED: tl.constexpr,
     SLOWLY_BOUNDED: tl.constexpr,
@@ -72,29 +56,51 @@ def behind_the_first_layer(  # type: ignore[no-untyped-def]
 ):
     """The mean or the log-precision of some rows; without slow bounds, what the link makes a log-precision of.
 
-    A block must have a power of two as its size. WHOLE is the width up to the next multiple of 16; it is taken as
-    pieces of 256 and, by its binary digits, 128, 64, 32 and 16, so that 400 costs no more than 400.
+    ``units`` come as the product of the layer before, without its bias and ReLU. They are read once: every hidden unit
+    behind them is summed in the same loop. A block must have a power of two as its size, so that WHOLE, the width up to
+    the next multiple of 16, is taken by its binary digits, and 400 costs no more than 256 + 128 + 16. Weights come with
+    zeros behind them, DEEP rows and WHOLE columns.
     """
     network = tl.program_id(0) % 2  # 0 gives the mean, 1 the precision
     rows = (tl.program_id(0) // 2) * ROWS + tl.arange(0, ROWS)
-    inside = rows < num_rows
-    columns = tl.arange(0, PADDED)
-    units += network * WIDTH
-    weight += network * WIDTH * WIDTH
-    bias += network * WIDTH
-    head += network * WIDTH * PADDED
+    units += network * WIDTH + tl.minimum(rows, num_rows - 1)[:, None] * (2 * WIDTH)
+    first_bias += network * DEEP
+    weight += network * DEEP * WHOLE
+    bias += network * WHOLE
+    head += network * WHOLE * PADDED
+    total256 = tl.zeros((ROWS, 256), dtype=tl.float32)
+    total128 = tl.zeros((ROWS, 128), dtype=tl.float32)
+    total64 = tl.zeros((ROWS, 64), dtype=tl.float32)
+    total32 = tl.zeros((ROWS, 32), dtype=tl.float32)
+    total16 = tl.zeros((ROWS, 16), dtype=tl.float32)
+    for k in range(0, WIDTH, STEP):
+        before = k + tl.arange(0, STEP)
+        a = tl.load(units + before[None, :], mask=(before < WIDTH)[None, :], other=0.0)
+        a = tl.maximum(a + tl.load(first_bias + before)[None, :], 0.0).to(weight.dtype.element_ty)
+        if WHOLE & 256:
+            total256 = _product(total256, a, weight, before, 0, 256, WHOLE)
+        if WHOLE & 128:
+            total128 = _product(total128, a, weight, before, WHOLE & 256, 128, WHOLE)
+        if WHOLE & 64:
+            total64 = _product(total64, a, weight, before, WHOLE & 384, 64, WHOLE)
+        if WHOLE & 32:
+            total32 = _product(total32, a, weight, before, WHOLE & 448, 32, WHOLE)
+        if WHOLE & 16:
+            total16 = _product(total16, a, weight, before, WHOLE & 480, 16, WHOLE)
     answer = tl.zeros((ROWS, PADDED), dtype=tl.float32)
-    for piece in tl.static_range(WHOLE // 256):
-        answer = _through_some_units(
-            answer, units, weight, bias, head, rows, inside, piece * 256, 256, WIDTH, PADDED, ROWS, STEP
-        )
-    for digit in tl.static_range(4):
-        if WHOLE & (128 >> digit):
-            start = WHOLE // (256 >> digit) * (256 >> digit)
-            answer = _through_some_units(
-                answer, units, weight, bias, head, rows, inside, start, 128 >> digit, WIDTH, PADDED, ROWS, STEP
-            )
+    if WHOLE & 256:
+        answer = _answer(answer, total256, bias, head, 0, 256, PADDED)
+    if WHOLE & 128:
+        answer = _answer(answer, total128, bias, head, WHOLE & 256, 128, PADDED)
+    if WHOLE & 64:
+        answer = _answer(answer, total64, bias, head, WHOLE & 384, 64, PADDED)
+    if WHOLE & 32:
+        answer = _answer(answer, total32, bias, head, WHOLE & 448, 32, PADDED)
+    if WHOLE & 16:
+        answer = _answer(answer, total16, bias, head, WHOLE & 480, 16, PADDED)
+    columns = tl.arange(0, PADDED)
     answer += tl.load(head_bias + network * PADDED + columns)[None, :]
+    inside = rows < num_rows
     if network == 0:
         shown = columns < CLASSES
         logits = tl.where(shown[None, :], answer, float("-inf"))

@@ -45,9 +45,12 @@ def main() -> None:
     seconds["side by side, bfloat16"] = _microseconds(lambda: layers(short))
     seconds["first layer, with bias and ReLU"] = _microseconds(lambda: torch._addmm_activation(bias, short, weight))
     seconds["first layer, the product alone"] = _microseconds(lambda: torch.mm(short, weight))
-    seconds["first layer and kernel"] = _microseconds(lambda: fused.packed(short))
-    seconds["the same with inputs in float32"] = _microseconds(lambda: fused.packed(x))
+    room = fused.room(x)
+    seconds["first layer, the product with a bias inside"] = _microseconds(lambda: torch.mm(room, fused.first))
+    seconds["first layer and kernel"] = _microseconds(lambda: fused.packed(room))
     way = fused.recorded(x)
+    for words, inputs in (("bfloat16", short), ("float32", x)):
+        seconds[f"inputs in {words} put in place"] = _microseconds(lambda inputs=inputs: way.place.copy_(inputs))  # type: ignore[misc]
     for words, inputs in (("bfloat16", short), ("float32", x)):
         seconds[f"a call with inputs in {words}"] = _calls(lambda inputs=inputs: way(inputs))  # type: ignore[misc]
     found["chosen"] = str(fused.kernel.best_config)

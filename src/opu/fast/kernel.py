@@ -34,7 +34,6 @@ def _answer(answer, total, bias, head, start, SOME: tl.constexpr, PADDED: tl.con
 @no_type_check
 def last_layers(
     units,
-    first_bias,
     weight,
     bias,
     head,
@@ -56,7 +55,7 @@ def last_layers(
 ):
     """The mean or the log-precision of some rows; without slow bounds, what the link makes a log-precision of.
 
-    ``units`` come as the product of the layer before, without its bias and ReLU. They are read once: every hidden unit
+    ``units`` come as the layer before leaves them, without ReLU. They are read once: every hidden unit
     behind them is summed in the same loop. A block must have a power of two as its size, so that WHOLE, the width up to
     the next multiple of 16, is taken by its binary digits, and 400 costs no more than 256 + 128 + 16. Weights come with
     zeros behind them, DEEP rows and WHOLE columns.
@@ -64,7 +63,6 @@ def last_layers(
     network = tl.program_id(0) % 2  # 0 gives the mean, 1 the precision
     rows = (tl.program_id(0) // 2) * ROWS + tl.arange(0, ROWS)
     units += network * WIDTH + tl.minimum(rows, num_rows - 1)[:, None] * (2 * WIDTH)
-    first_bias += network * DEEP
     weight += network * DEEP * WHOLE
     bias += network * WHOLE
     head += network * WHOLE * PADDED
@@ -76,7 +74,7 @@ def last_layers(
     for k in range(0, WIDTH, STEP):
         before = k + tl.arange(0, STEP)
         a = tl.load(units + before[None, :], mask=(before < WIDTH)[None, :], other=0.0)
-        a = tl.maximum(a + tl.load(first_bias + before)[None, :], 0.0).to(weight.dtype.element_ty)
+        a = tl.where(a > 0, a, tl.zeros_like(a))
         if WHOLE & 256:
             total256 = _product(total256, a, weight, before, 0, 256, WHOLE)
         if WHOLE & 128:

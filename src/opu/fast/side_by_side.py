@@ -40,7 +40,10 @@ class SideBySide:
     def hidden(self, x: Tensor, depth: int | None = None) -> Tensor:
         """The hidden units of both networks behind some layers, side by side."""
         weight, bias = self.first
-        units = torch._addmm_activation(bias, x.flatten(1).to(self.dtype), weight)
+        return self.onward(torch._addmm_activation(bias, x.flatten(1).to(self.dtype), weight), depth)
+
+    def onward(self, units: Tensor, depth: int | None = None) -> Tensor:
+        """From the first hidden units of both networks through some layers more."""
         for blocks in self.middle[:depth]:
             halves = [
                 torch._addmm_activation(bias, half, weight)

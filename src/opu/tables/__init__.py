@@ -92,6 +92,7 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "bench-goals": bench.goals_table,
     "bench-predict-cpu": bench.predict_table("cpu"),
     "bench-predict-cuda": bench.predict_table("cuda"),
+    "bench-kernel": bench.kernel_table,
     "bench-distill-cpu": bench.distill_table("cpu"),
     "bench-distill-cuda": bench.distill_table("cuda"),
     "bench-compressed": bench.compressed_table,

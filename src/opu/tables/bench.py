@@ -38,6 +38,17 @@ def predict_table(device: str) -> Callable[[Path], str]:
     return table
 
 
+def kernel_table(results: Path) -> str:
+    """Where the time of a student in bfloat16 goes."""
+    (bench,) = read(results, "bench-kernel.json", "python -m benchmarks.kernel")
+    lines = [f"| {what} | {found:.1f} us |" for what, found in bench["microseconds"].items()]
+    return (
+        "\n".join([f"| {bench['rows']:,} inputs | |", "| --- | --- |", *lines])
+        + "\n\n"
+        + _machine({**bench, "device": "cuda"})
+    )
+
+
 def distill_table(device: str) -> Callable[[Path], str]:
     """What a step costs by objective, and how it grows."""
 

@@ -1,39 +1,67 @@
-r"""Digamma and log-gamma from operators that every runtime has.
+r"""Digamma and log-gamma from a table, in operators that every runtime has.
 
-Both are shifted up by their recurrences, :math:`\psi(\alpha + 1) = \psi(\alpha + 8) - \sum_{i=1}^{7} 1/(\alpha + i)` and the
-same for logarithms, and taken there from their asymptotic series.
+A runtime pays for each operator, and the series of both functions take fifty. A table of polynomials of sixth degree in
+:math:`u = \ln\alpha`, each for a quarter, takes twenty for both at once and is right to 1e-11 of their size.
 """
 
 import math
 
 import torch
 from jaxtyping import Float64
-from torch import Tensor
+from torch import Tensor, nn
 
-_SHIFT = 8
-# B_2n / 2n, and B_2n / (2n (2n - 1)), by Bernoulli's numbers; at the shift the next terms are below 3e-10.
-_OF_DIGAMMA = (1 / 12, -1 / 120, 1 / 252, -1 / 240)
-_OF_LOG_GAMMA = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680)
+# Below, the functions are their asymptotes or drown in 1/alpha; above, precisions are of no practical meaning.
+LOWEST, HIGHEST = -45, 24
+_PER_UNIT = 4
+_DEGREE = 6
+_LARGE = 20.0
+# B_2n / 2n, and B_2n / (2n (2n - 1)), by Bernoulli's numbers: from the large value on, the next terms are below 1e-14.
+_OF_DIGAMMA = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132)
+_OF_LOG_GAMMA = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188)
 
 
-def gammas(alpha: Float64[Tensor, "*B"]) -> tuple[Float64[Tensor, "*B"], Float64[Tensor, "*B"]]:
-    r"""For concentrations in float64: :math:`\psi(\alpha + 1) - \ln\alpha` and :math:`\ln\Gamma(\alpha + 1)`.
+def excess_and_rest(u: Float64[Tensor, "*B"]) -> tuple[Float64[Tensor, "*B"], Float64[Tensor, "*B"]]:
+    r"""What is left of both functions when all that grows fast is taken away, for :math:`u = \ln\alpha`.
 
-    In this form both are well-conditioned from the smallest concentration to the largest, where the digamma and the
-    logarithm agree in all but their last digits.
+    Returns:
+        :math:`\psi(\alpha + 1) - \ln\alpha`, and
+        :math:`\ln\Gamma(\alpha) - (\alpha - 1)\,\psi(\alpha) + 1/\alpha + \alpha`.
     """
-    y = alpha + _SHIFT
-    # (a+1)(a+7), (a+2)(a+6), (a+3)(a+5) are a(a+8) and a number; a+4 is in the middle.
-    middle, pairs = alpha + _SHIFT / 2, alpha * y
-    ends, seconds, thirds = pairs + 7, pairs + 12, pairs + 15
-    reciprocals = 2 * middle * (1 / ends + 1 / seconds + 1 / thirds) + 1 / middle
-    r = 1 / y
-    square = r * r
-    # ln(y / alpha) as a whole, since its parts are alike where alpha is large.
-    excess = torch.log(1 + _SHIFT / alpha) - 0.5 * r - square * _polynomial(square, _OF_DIGAMMA) - reciprocals
-    stirling = (y - 0.5) * torch.log(y) - y + 0.5 * math.log(2 * math.pi)
-    log_gamma = stirling + r * _polynomial(square, _OF_LOG_GAMMA) - torch.log(ends * seconds * thirds * middle)
-    return excess, log_gamma
+    alpha = u.exp()
+    small, large = alpha.clamp(max=_LARGE), alpha.clamp(min=_LARGE)
+    of_one_more = torch.digamma(1 + small)
+    near = of_one_more - u, torch.lgamma(1 + small) - u - (small - 1) * of_one_more + small + 1
+    r = 1 / large
+    far_excess = r / 2 - r * r * _polynomial(r * r, _OF_DIGAMMA)
+    stirling = 1 + (u + math.log(2 * math.pi)) / 2 + r * _polynomial(r * r, _OF_LOG_GAMMA)
+    far = far_excess, stirling - (large - 1) * far_excess
+    return tuple(torch.where(alpha < _LARGE, *each) for each in zip(near, far, strict=True))  # type: ignore[return-value]
+
+
+class Table(nn.Module):
+    """:func:`excess_and_rest` by looking up; beyond its ends it answers as at them."""
+
+    coefficients: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        starts = torch.arange(_PER_UNIT * LOWEST, _PER_UNIT * HIGHEST + 1, dtype=torch.float64)
+        # Through the values at Chebyshev's points of each piece, where such a polynomial is nearly the best.
+        points = (1 - torch.cos((torch.arange(_DEGREE + 1).double() + 0.5) * math.pi / (_DEGREE + 1))) / 2
+        values = torch.stack(excess_and_rest((starts.unsqueeze(-1) + points) / _PER_UNIT), -1)
+        solved = torch.linalg.solve(torch.linalg.vander(points), values)
+        self.register_buffer("coefficients", solved.flatten(1), persistent=False)
+
+    def forward(self, u: Float64[Tensor, "B K"]) -> Float64[Tensor, "B K 2"]:
+        """Both functions, side by side; ``u`` within the ends."""
+        place = u * _PER_UNIT - _PER_UNIT * LOWEST
+        start = place.floor()
+        parts = nn.functional.embedding(start.long(), self.coefficients).split(2, -1)
+        along = (place - start).unsqueeze(-1)
+        value: Tensor = parts[-1]
+        for part in reversed(parts[:-1]):
+            value = value * along + part
+        return value
 
 
 def _polynomial(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:

@@ -168,6 +168,7 @@ def export(
         Path | None, typer.Option(help="Ordinary inputs (.npy) for int8, where the run holds none of its own.")
     ] = None,
     opset: Annotated[int, typer.Option(help="Version of ONNX's operators.")] = 18,
+    classes: Annotated[str, typer.Option(help="Names of the classes with commas between them, kept in the file.")] = "",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
 ) -> None:
     """Write a student to one file that gives probabilities and every measure of uncertainty without Python."""
@@ -175,7 +176,14 @@ def export(
     from opu.export.run import export_run
 
     found = export_run(
-        source, out=out, format=format, int8=int8, calibration=calibration, opset=opset, overwrite=overwrite
+        source,
+        out=out,
+        format=format,
+        int8=int8,
+        calibration=calibration,
+        opset=opset,
+        classes=_texts(classes),
+        overwrite=overwrite,
     )
     console = Console()
     console.print(f"{found.path}: {found.size / 1e6:.2f} MB, outputs {', '.join(found.outputs)}.", highlight=False)

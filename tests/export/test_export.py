@@ -234,8 +234,10 @@ def call(arguments, monkeypatch, capsys):
 def test_the_command_exports_a_saved_student(tmp_path, monkeypatch, capsys):
     student, x = made("mlp")
     student.save(tmp_path / "run" / "student")
-    code, said = call([tmp_path / "run"], monkeypatch, capsys)
+    code, said = call([tmp_path / "run", "--classes", "cat,dog,owl,bee"], monkeypatch, capsys)
     assert code == 0, said.err
+    kept = onnx.load(tmp_path / "run" / "student.onnx").metadata_props
+    assert json.loads(next(each.value for each in kept if each.key == "classes")) == ["cat", "dog", "owl", "bee"]
     assert "agrees with PyTorch" in said.out
     agrees(student, tmp_path / "run" / "student.onnx", x)
     np.save(tmp_path / "x.npy", x.numpy())
@@ -250,6 +252,7 @@ def test_the_command_exports_a_saved_student(tmp_path, monkeypatch, capsys):
         (["--format", "tflite"], "--format takes onnx or pt2; got 'tflite'"),
         (["--int8"], "int8 needs at least 100 ordinary inputs"),
         (["--out", "student.txt"], "ends in .onnx or .pt2"),
+        (["--classes", "cat,dog"], "the student has 4 classes; got 2 names"),
         (["--opset", "99"], "opset 18 to 23 of ONNX; got 99"),
     ],
 )

@@ -79,6 +79,8 @@ def write(
     _check(path, example, int8, calibration, overwrite)
     student = _alone(student)
     answers = Answers(student, prepare)
+    if classes is not None:
+        _check_names(answers, example, classes)
     if path.suffix == ".pt2":
         return _write_pt2(answers, path, example, _metadata(student, classes, int8))
     model = onnx_file.to_onnx(answers, example, _metadata(student, classes, int8), opset)
@@ -152,6 +154,15 @@ def _alone(student: Student) -> Student:
     if novelty is not None:  # whose values are compared in float64
         single.novelty = copy.deepcopy(novelty).cpu().double()
     return single
+
+
+@torch.no_grad()
+def _check_names(answers: Answers, example: Tensor, classes: Sequence[Any]) -> None:
+    count = answers(example[:2])[0].shape[-1]
+    if len(classes) != count:
+        raise ValueError(
+            f"the student has {count} classes; got {len(classes)} names. Name each of them, in their order."
+        )
 
 
 def _check(path: Path, example: Tensor, int8: bool, calibration: Tensor | None, overwrite: bool) -> None:

@@ -45,6 +45,7 @@ def export_run(
     int8: bool = False,
     calibration: Path | None = None,
     opset: int = OPSETS[0],
+    classes: list[str] | None = None,
     overwrite: bool = False,
 ) -> Exported:
     """Export the student of a folder.
@@ -56,11 +57,12 @@ def export_run(
         int8: Layers in eight bits.
         calibration: A ``.npy`` file with ordinary inputs for int8; what the run kept of its own, unless given.
         opset: Version of ONNX's operators.
+        classes: Their names, kept in the file; those that a fitted table knows, unless given.
         overwrite: Replace a file that is there.
     """
     if format not in FORMATS:
         raise ValueError(f"--format takes {' or '.join(FORMATS)}; got {format!r}.")
-    student, prepare, classes = _found(source)
+    student, prepare, known = _found(source)
     kept, labels = _kept(source)
     example = torch.randn(_NUM_EXAMPLES, *_shape(student)) if kept is None else kept[:_NUM_EXAMPLES]
     if prepare is not None:  # what was kept is standardised, and what comes will be raw
@@ -74,7 +76,7 @@ def export_run(
         source / name if out is None else out,
         example,
         prepare=prepare,
-        classes=classes,
+        classes=classes or known,
         int8=int8,
         calibration=ordinary if int8 else None,
         judged=kept,

@@ -57,10 +57,10 @@ class _KernelToPoints(torch.autograd.Function):
         order = len(coefficients) - 1
         c = _constants(coefficients, mean.device)
         weights = _recursion_weights(log_precision, order)
-        # A few inputs at a time: the powers of all points then fit the cache, and memory does not grow with the batch.
+        # A few inputs at a time: what is made of all points then fits the cache, and memory does not grow with the batch.
         # A GPU has a wider road to its memory and wants few, large kernels.
-        most = 2**28 if mean.is_cuda else 2**20
-        rows = max(1, most // (points[:, 0].numel() * order))
+        most = 2**28 if mean.is_cuda else 2**19
+        rows = max(1, most // points[:, 0].numel())
         parts = zip(mean.split(rows), weights.split(rows), points.split(rows, dim=1), strict=True)
         answers = [_sweep(*part, c) for part in parts]
         averages, in_mean, scaling = (torch.cat(column) for column in zip(*answers, strict=True))
@@ -80,23 +80,21 @@ def _sweep(
     mean: Float[Tensor, "B K"], weights: Float[Tensor, "B I I"], points: Float[Tensor, "S B K"], c: Float[Tensor, " J"]
 ) -> tuple[Float[Tensor, "B J"], Float[Tensor, "B K"], Float[Tensor, " B"]]:
     """Average moments, the value's gradient in the mean, and its derivative in a common factor of all ``p_i``."""
-    order, count = len(c) - 1, len(points)
-    powers = _powers(points, order)
-    power_means = (mean.to(powers).unsqueeze(1) @ powers).view(len(mean), order, count).double()
+    # Powers one after the other, none of which is kept, in the precision of the points: their rounding is there already.
+    weighted, sums = mean.to(points).expand_as(points).clone(), []
+    for _ in range(len(c) - 1):
+        weighted *= points
+        sums.append(weighted.sum(-1).T)
+    power_means = torch.stack(sums, 1).double()
     moments = _moments(power_means, weights)
-    slopes = _slopes(weights, c) @ moments[:, :-1] / count  # of the value in p_i, for each point
-    in_mean = slopes.flatten(1).to(powers).unsqueeze(1) @ powers.mT
-    return moments.mean(-1), in_mean.squeeze(1).double(), (slopes * power_means).sum((1, 2))
-
-
-def _powers(points: Float[Tensor, "S B K"], order: int) -> Float[Tensor, "B K IS"]:
-    # In the precision of the points themselves: their rounding is there already, and memory is what this costs.
-    columns = points.permute(1, 2, 0)
-    powers = points.new_empty(*columns.shape[:2], order, columns.shape[2])
-    powers[:, :, 0] = columns
-    for i in range(1, order):
-        torch.mul(powers[:, :, i - 1], powers[:, :, 0], out=powers[:, :, i])
-    return powers.flatten(2)
+    slopes = _slopes(weights, c) @ moments[:, :-1] / len(points)  # of the value in p_i, for each point
+    # The gradient is the sum over points of a polynomial in each of their coordinates, by Horner's scheme.
+    along = slopes.permute(1, 2, 0).unsqueeze(-1).to(points)
+    total = weighted.copy_(along[-1])
+    for each in along[:-1].flip(0):
+        torch.addcmul(each, total, points, out=total)
+    in_mean = (total * points).sum(0)
+    return moments.mean(-1), in_mean.double(), (slopes * power_means).sum((1, 2))
 
 
 @lru_cache(maxsize=64)

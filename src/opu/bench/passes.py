@@ -18,15 +18,23 @@ class Running:
 
     def add(self, logits: Tensor) -> None:
         """Some particles, ``(S, B, K)``."""
-        log_probabilities = logits.float().log_softmax(-1)
-        probabilities = log_probabilities.exp()
-        self.mean = self.mean + probabilities.sum(0)
-        self.entropy = self.entropy - (probabilities * log_probabilities).sum((0, -1))
-        self.count += len(logits)
+        self.add_sums(summed(logits), len(logits))
+
+    def add_sums(self, sums: Summary, count: int) -> None:
+        """Some particles that have been summed already."""
+        self.mean, self.entropy = self.mean + sums[0], self.entropy + sums[1]
+        self.count += count
 
     def summary(self) -> Summary:
         """What a user of a teacher looks at; the mutual information is the entropy of the first less the second."""
         return torch.as_tensor(self.mean) / self.count, torch.as_tensor(self.entropy) / self.count
+
+
+def summed(logits: Tensor) -> Summary:
+    """Probabilities, and entropies, of some particles added up."""
+    log_probabilities = logits.float().log_softmax(-1)
+    probabilities = log_probabilities.exp()
+    return probabilities.sum(0), -(probabilities * log_probabilities).sum((0, -1))
 
 
 def dropout_mlp(num_features: int, hidden: tuple[int, ...], num_classes: int, rate: float = 0.5) -> nn.Sequential:
@@ -80,8 +88,13 @@ class Folded:
         units = torch._addmm_activation(self.biases[0], x.flatten(1).to(self.weights[0].dtype), self.weights[0])
         found = Running()
         for start in range(0, num_particles, self.chunk):
-            found.add(self.some(units, min(self.chunk, num_particles - start)))
+            count = min(self.chunk, num_particles - start)
+            found.add_sums(self.sums(units, count), count)
         return found.summary()
+
+    def sums(self, units: Tensor, count: int) -> Summary:
+        """Some particles, added up."""
+        return summed(self.some(units, count))
 
     def some(self, units: Tensor, count: int) -> Tensor:
         """Logits of some particles."""
@@ -96,6 +109,18 @@ class Folded:
     def _masks(self, count: int, wide: int, like: Tensor) -> Tensor:
         kept = torch.rand(count, wide, device=like.device) >= self.rate
         return kept.to(like.dtype) / (1 - self.rate)
+
+
+class CompiledFolded(Folded):
+    """The same by ``torch.compile``: masks, products, softmax and sums."""
+
+    def __init__(self, net: nn.Sequential, dtype: torch.dtype, chunk: int) -> None:
+        super().__init__(net, dtype, chunk)
+        self.compiled = torch.compile(super().sums, dynamic=False)
+
+    def sums(self, units: Tensor, count: int) -> Summary:
+        """Some particles, added up."""
+        return self.compiled(units, count)
 
 
 class KeptUnits(Folded):

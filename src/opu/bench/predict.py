@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import opu
 from opu.baselines import CategoricalStudent
 from opu.bench.clock import take_turns
-from opu.bench.passes import Folded, KeptUnits, Running, dropout_mlp, loop, vectorised
+from opu.bench.passes import CompiledFolded, Folded, KeptUnits, Running, dropout_mlp, loop, vectorised
 from opu.environment import environment
 from opu.fast import Optimized, optimize
 from opu.fast.fused import Fused
@@ -30,7 +30,7 @@ IN_PART = {"teacher, loop", "teacher, vectorised", "torch-uncertainty"}
 CALIBRATION = 1000
 
 Call = Callable[[Tensor], object]
-Maker = Callable[[int], Call]  # of a call for batches of one size
+Maker = Callable[[int], Call | None]  # of a call for batches of one size; None where this machine has no such way
 
 
 def bench_predict(
@@ -63,7 +63,8 @@ def bench_predict(
             say(f"batch of {batch}")
             x = inputs[:batch]
             few = min(FEW, num_particles)
-            ways = {name: partial(make(batch), x) for name, make in calls.items()}
+            made = {name: make(batch) for name, make in calls.items()}
+            ways = {name: partial(call, x) for name, call in made.items() if call is not None}
             part = dict.fromkeys(IN_PART & ways.keys(), num_particles / few)
             found[str(batch)] = take_turns(ways, rounds, heavy=part)
     result = {
@@ -100,12 +101,22 @@ def _ways(
     calls: dict[str, Maker] = {}
     notes: dict[str, str] = {}
     _teachers(calls, net, device, num_particles)
+    if compiled:
+        dtype = torch.bfloat16 if device == "cuda" else torch.float32
+        ending = ", bfloat16" if device == "cuda" else ""
+        calls[f"teacher, masks in the weights, compiled{ending}"] = _where_it_compiles(
+            lambda: partial(CompiledFolded(net, dtype, CHUNK[device]), num_particles=num_particles), device, notes
+        )
     _others(calls, notes, net, num_particles)
     students = {name: _student(shared, device) for name, shared in (("student", False), ("student, one trunk", True))}
     for name, student in students.items():
         calls[name] = _always(student)
         calls[f"{name}, all measures"] = _always(partial(_all_measures, student))
     pair = students["student"]
+    if compiled:
+        calls["student, compiled"] = _where_it_compiles(
+            lambda: torch.compile(lambda x: _parts(pair(x)), dynamic=False), device, notes
+        )
     calls["student, optimised"] = lambda batch: _optimised(pair, batch, device, notes, "float32", compiled)
     if device == "cuda":
         calls["student, optimised, bfloat16"] = lambda batch: _optimised(pair, batch, device, notes, "bfloat16", False)
@@ -119,6 +130,25 @@ def _ways(
 
 def _always(call: Call) -> Maker:
     return lambda batch: call
+
+
+def _where_it_compiles(make: Callable[[], Call], device: str, notes: dict[str, str]) -> Maker:
+    """Compiled for each batch size, which happens in the first call."""
+
+    def maker(batch: int) -> Call | None:
+        call = make()
+        try:
+            call(torch.rand(batch, FEATURES, device=device))
+        except Exception as error:  # whatever a compiler may raise, or that there is none
+            notes["torch.compile"] = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+            return None
+        return call
+
+    return maker
+
+
+def _parts(q: opu.Dirichlet) -> tuple[Tensor, Tensor]:
+    return q.mean, q.log_precision
 
 
 def _student(shared_trunk: bool, device: str) -> Student:

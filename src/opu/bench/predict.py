@@ -107,6 +107,8 @@ def _ways(
         calls[f"teacher, masks in the weights, compiled{ending}"] = _where_it_compiles(
             lambda: partial(CompiledFolded(net, dtype, CHUNK[device]), num_particles=num_particles), device, notes
         )
+    calls["one network"] = _always(net)
+    calls["BDK"] = _always(CategoricalStudent(net))
     _others(calls, notes, net, num_particles)
     students = {name: _student(shared, device) for name, shared in (("student", False), ("student, one trunk", True))}
     for name, student in students.items():
@@ -207,8 +209,6 @@ def _teachers(calls: dict[str, Maker], net: nn.Sequential, device: str, num_part
         ways["teacher, masks in the weights, bfloat16"] = lambda x: Folded(net, torch.bfloat16, chunk)(x, num_particles)
     for name, way in ways.items():
         calls[name] = _always(way)
-    calls["one network"] = _always(net)
-    calls["BDK"] = _always(CategoricalStudent(net))
 
 
 def _others(calls: dict[str, Maker], notes: dict[str, str], net: nn.Sequential, num_particles: int) -> None:

@@ -22,6 +22,7 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.system(),
         "cpu": _cpu(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "cpu_count": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,

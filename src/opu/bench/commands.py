@@ -16,7 +16,7 @@ def predict(
     device: Device = "cpu",
     particles: Annotated[int, typer.Option(min=1, help="Of the teacher.")] = 500,
     batch: Annotated[str, typer.Option(help="Sizes with commas between them.")] = "1,10000",
-    rounds: Rounds = 5,
+    rounds: Rounds = 11,
     compiled: Annotated[bool, typer.Option(help="Try torch.compile too, which takes a minute.")] = True,
     out: Annotated[Path, typer.Option(help="File for the numbers.")] = Path("bench-predict.json"),
 ) -> None:

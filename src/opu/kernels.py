@@ -118,8 +118,9 @@ class Exponential(Kernel):
 
     def gram(self, left: Float[Tensor, "B S K"], right: Float[Tensor, "B T K"]) -> Float[Tensor, "B S T"]:
         """The kernel between all pairs."""
-        # In place on a fresh product: at hundreds of particles this is bound by memory, not by arithmetic.
-        return ((left / self.temperature) @ right.mT).sub_(1 / self.temperature).exp_()
+        # All of it in the product, and in place behind it: this is bound by memory, not by arithmetic.
+        rate = 1 / self.temperature
+        return torch.baddbmm(left.new_full((1, 1, 1), -rate), left, right.mT, alpha=rate).exp_()
 
     def power_series(self) -> tuple[float, ...]:
         """Coefficients of the exponential series, as many as are needed."""

@@ -55,23 +55,22 @@ def teacher_term(kernel: Kernel, particles: Float[Tensor, "S B K"], block: int =
     that grows with its square.
     """
     assert block >= 2, "a block of one particle has no pairs"
-    coefficients = kernel.power_series()
-    on_diagonal = _series(particles.square().sum(-1), coefficients).sum(0)
-    if len(particles) == 1:  # one particle has no pairs; any constant will do
-        return on_diagonal
+    coefficients, count = kernel.power_series(), len(particles)
     cloud = particles.permute(1, 0, 2)
     blocks = cloud.split(block, dim=1)
-    if len(coefficients) <= 5:
-        sizes = [len(particles)]
-        num_pairs = particles.shape[2] * (particles.shape[2] + 1) // 2
-        if num_pairs**2 <= len(particles) * particles.shape[2]:
-            total = _pair_sum_by_features(cloud.mT.contiguous(), coefficients)
-        else:
-            total = torch.stack([kernel.gram(part, cloud).sum((1, 2)) for part in blocks]).sum(0)
+    if count > 1 and len(coefficients) > 5:
+        grams = [kernel.gram(part, part) for part in blocks]
+        off_diagonal = [gram.sum((1, 2)) - gram.diagonal(dim1=1, dim2=2).sum(-1) for gram in grams]
+        return torch.stack(off_diagonal).sum(0) / sum(gram.shape[1] * (gram.shape[1] - 1) for gram in grams)
+    on_diagonal = _series(particles.square().sum(-1), coefficients).sum(0)
+    if count == 1:  # one particle has no pairs; any constant will do
+        return on_diagonal
+    num_pairs = particles.shape[2] * (particles.shape[2] + 1) // 2
+    if num_pairs**2 <= count * particles.shape[2]:
+        total = _pair_sum_by_features(cloud.mT.contiguous(), coefficients)
     else:
-        sizes = [part.shape[1] for part in blocks]
-        total = torch.stack([kernel.gram(part, part).sum((1, 2)) for part in blocks]).sum(0)
-    return (total - on_diagonal) / sum(size * (size - 1) for size in sizes)
+        total = torch.stack([kernel.gram(part, cloud).sum((1, 2)) for part in blocks]).sum(0)
+    return (total - on_diagonal) / (count * (count - 1))
 
 
 def _series(inner: Tensor, coefficients: Sequence[float]) -> Tensor:

@@ -34,6 +34,23 @@ def test_every_way_to_ask_the_teacher_gives_the_same_law():
     assert not net.training
 
 
+def test_what_does_not_compile_is_left_out_with_its_reason():
+    notes: dict[str, str] = {}
+
+    def broken(x: Any) -> None:
+        raise RuntimeError
+
+    assert predict._where_it_compiles(lambda: broken, "cpu", notes)(3) is None
+    assert notes == {"torch.compile": "RuntimeError: "}
+    assert predict._where_it_compiles(lambda: len, "cpu", notes)(3) is len
+
+
+def test_a_teacher_is_compared_in_its_own_precision():
+    ways = {"teacher, a": {"seconds": 3.0}, "teacher, b": {"seconds": 2.0}, "teacher, c, bfloat16": {"seconds": 1.0}}
+    assert show.fastest_teacher(ways) == "teacher, b"
+    assert show.fastest_teacher(ways, beside="student, bfloat16") == "teacher, c, bfloat16"
+
+
 def test_a_slow_way_is_called_once_and_a_part_is_scaled(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(clock, "_now", lambda: now[0])

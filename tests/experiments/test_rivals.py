@@ -213,6 +213,8 @@ def test_the_table_can_be_worked_out_by_hand():
     assert lines[0][:5] == ["a", "98.0 ± 0.0", "0.100", "1.0 ± 0.0", "91.0 ± 1.4"]
     assert lines[0][-2:] == ["3 ms", "1.50 M"]
     assert lines[1][4:13] == ["**95.0 ± 0.0**"] * 9
+    timed = rivals_table(records, {"a": 0.0005, "b": 0.002})[1]
+    assert [line[-2] for line in timed] == ["0.5 ms", "2 ms", ""]
     assert lines[2] == ["best trivial detector", "", "", "", "", *["70.0 ± 0.0"] * 8, "", ""]
     text = io.StringIO()
     show(records, Console(file=text, width=110))

@@ -49,6 +49,25 @@ def test_measures_are_the_librarys_over_all_precisions(num_classes, peaked):
         torch.testing.assert_close(found[name], getattr(measures, name)(q), rtol=1e-5, atol=1e-13, msg=name)
 
 
+@pytest.mark.parametrize("log_precision", [-250.0, -60.0, -46.0, -44.0, -30.0, 25.0, 40.0])
+def test_precisions_that_links_without_bounds_can_reach(log_precision):
+    logits, g = asked(torch.full((50,), log_precision, dtype=torch.float64), peaked=2.0)
+    _, others = Measures(None)(logits, g)
+    found, q = dict(zip(PLAIN[2:], others.unbind(-1), strict=True)), Dirichlet.from_logits(logits, g)
+    for name in ("predictive_entropy", "expected_entropy", "mutual_information"):
+        torch.testing.assert_close(found[name], getattr(measures, name)(q), rtol=1e-6, atol=1e-10, msg=name)
+    spread = [float(_spread(row)) for row in (q.log_mean + g.unsqueeze(-1))]
+    assert found["differential_entropy"].tolist() == pytest.approx(spread, rel=1e-8)
+
+
+def _spread(log_alpha):
+    """Differential entropy in 40 digits."""
+    alpha = [mp.exp(mp.mpf(float(u))) for u in log_alpha]
+    total = mp.fsum(alpha)
+    beta = mp.fsum(mp.loggamma(a) for a in alpha) - mp.loggamma(total)
+    return beta + (total - len(alpha)) * mp.digamma(total) - mp.fsum((a - 1) * mp.digamma(a) for a in alpha)
+
+
 @pytest.mark.parametrize("n", [2, 10, 50, 2047, 2048])
 def test_rarity_is_the_librarys_wherever_a_value_lies(n):
     torch.manual_seed(0)

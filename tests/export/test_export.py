@@ -94,6 +94,19 @@ def test_the_file_of_a_binary_student_holds_signs(tmp_path):
     assert sizes["binary"] < sizes["real"] / 4
 
 
+@pytest.mark.parametrize("calibrated", [True, False])
+def test_a_row_that_is_no_number_spoils_no_other(calibrated, tmp_path):
+    student, x = made("mlp", calibrated=calibrated)
+    path = write(student, tmp_path / "student.onnx", x[:8]).path
+    x = x[:5].clone()
+    x[1, 0], x[3, 2] = torch.nan, torch.inf
+    good = [0, 2, 4]
+    alone, said = (onnx_file.runner(onnx.load(path))(each.numpy()) for each in (x[good], x))
+    for name, values in said.items():
+        np.testing.assert_allclose(values[good], alone[name], rtol=1e-5, atol=1e-6)
+        assert np.isnan(values[[1, 3]]).any() or name.startswith("novelty")
+
+
 def test_a_student_without_novelty_says_nothing_of_it(tmp_path):
     student, x = made("mlp", calibrated=False)
     found = write(student, tmp_path / "student.onnx", x[:8])

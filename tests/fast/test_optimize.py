@@ -109,6 +109,10 @@ def test_the_kernel_agrees_within_bfloat16(hidden, num_classes):
     assert isinstance(fast.tried["fused, recorded"], float), fast.tried
     for batch in (x, 2 * x, x[:7], x[:0], x.repeat(3, 1)):
         torch.testing.assert_close(fast(batch).mean, student(batch).mean, rtol=0, atol=0.02)
+    x[5, 3] = torch.nan  # stays no number, and spoils no other row
+    mean = fast(x).mean
+    assert mean[5].isnan().all()
+    assert not torch.cat([mean[:5], mean[6:]]).isnan().any()
 
 
 @needs_gpu

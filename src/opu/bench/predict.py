@@ -142,7 +142,7 @@ def _where_it_compiles(make: Callable[[], Call], device: str, notes: dict[str, s
         try:
             call(torch.rand(batch, FEATURES, device=device))
         except Exception as error:  # whatever a compiler may raise, or that there is none
-            notes["torch.compile"] = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+            notes["torch.compile"] = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
             return None
         return call
 

@@ -8,16 +8,22 @@ from rich.table import Table
 TEACHERS = "teacher, "
 
 
-def fastest_teacher(ways: dict[str, Any], precision: str = "float32") -> str:
-    """The fastest way to ask the teacher, among those of a precision."""
-    names = [name for name in ways if name.startswith(TEACHERS) and ("bfloat16" in name) == (precision == "bfloat16")]
+def fastest_teacher(ways: dict[str, Any], beside: str = "") -> str:
+    """The fastest way to ask the teacher, among those in the precision of what it stands beside."""
+    names = [name for name in ways if name.startswith(TEACHERS) and ("bfloat16" in name) == ("bfloat16" in beside)]
     return min(names, key=lambda name: float(ways[name]["seconds"]))
+
+
+def spread(found: dict[str, Any]) -> str:
+    """A time, and its range where there was more than one."""
+    if found["times"] == 1:
+        return f"{in_words(found['seconds'])} (once)"
+    return f"{in_words(found['seconds'])} ({in_words(found['least'])} to {in_words(found['most'])})"
 
 
 def show_predict(result: dict[str, Any], console: Console) -> None:
     """One table a batch size; ratios first."""
     for batch, ways in result["batches"].items():
-        best = fastest_teacher(ways)
         table = Table(
             title=f"batch of {batch}, {result['num_particles']} particles, {result['device']}", title_justify="left"
         )
@@ -28,13 +34,14 @@ def show_predict(result: dict[str, Any], console: Console) -> None:
             table.add_row(
                 name,
                 _ratio(ways["teacher, loop"]["seconds"] / seconds),
-                _ratio(ways[best]["seconds"] / seconds),
+                _ratio(ways[fastest_teacher(ways, beside=name)]["seconds"] / seconds),
                 _ratio(seconds / ways["one network"]["seconds"]),
-                f"{in_words(seconds)} ({in_words(found['least'])} to {in_words(found['most'])})",
+                spread(found),
                 "" if found["megabytes"] is None else f"{found['megabytes']:.0f} MB",
             )
         console.print(table)
-        console.print(f"The fastest teacher here: {best.removeprefix(TEACHERS)}.", highlight=False)
+        best = fastest_teacher(ways).removeprefix(TEACHERS)
+        console.print(f"The fastest teacher here: {best} (for bfloat16, the fastest in bfloat16).", highlight=False)
     for name, note in result["notes"].items():
         console.print(f"{name}: {note}", highlight=False)
 

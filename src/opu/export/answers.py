@@ -69,8 +69,9 @@ class Measures(nn.Module):
         u = log_mean + log_precision.unsqueeze(-1)  # ln alpha
         inside = u.clamp(LOWEST, HIGHEST)
         functions = self.table(inside)
+        excess = functions[..., 0] + (LOWEST - u.clamp(max=LOWEST))
         reciprocal = torch.exp(-u.clamp(min=-700))
-        parts = [mean * log_mean, mean * functions[..., 0], functions.flatten(1), reciprocal, u, inside]
+        parts = [mean * log_mean, mean * excess, functions.flatten(1), reciprocal, u, inside]
         sums = torch.tensor(_sums(logits.shape[-1], self.tilt), dtype=torch.float64)
         entropy, bluntness, information, spread = (torch.cat(parts, -1) @ sums).split(1, -1)
         information = information.clamp(min=0)

@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
-# Below, the functions are their asymptotes or drown in 1/alpha; above, precisions are of no practical meaning.
+# Below, the first function goes on as -u and the second drowns in 1/alpha; above, the first is next to nothing and the
+# second goes on as u / 2.
 LOWEST, HIGHEST = -45, 24
 _PER_UNIT = 4
 _DEGREE = 6
@@ -56,7 +57,9 @@ class Table(nn.Module):
         """Both functions, side by side; ``u`` within the ends."""
         place = u * _PER_UNIT - _PER_UNIT * LOWEST
         start = place.floor()
-        parts = nn.functional.embedding(start.long(), self.coefficients).split(2, -1)
+        # NaN has no place; it stays NaN by what is left of it.
+        piece = start.long().clamp(0, len(self.coefficients) - 1)
+        parts = nn.functional.embedding(piece, self.coefficients).split(2, -1)
         along = (place - start).unsqueeze(-1)
         value: Tensor = parts[-1]
         for part in reversed(parts[:-1]):

@@ -78,6 +78,7 @@ class Fused:
             float(low),
             float(high - low),
             len(room),
+            len(room).bit_length(),
             WIDTH=self.width,
             WHOLE=self.whole,
             DEEP=self.deep,

@@ -25,12 +25,13 @@ def _product(total, a, weight, before, start, SOME: tl.constexpr, WHOLE: tl.cons
 def _answer(answer, total, bias, head, start, SOME: tl.constexpr, PADDED: tl.constexpr):
     """What some of the last hidden units add to the answers of the heads."""
     here, columns = start + tl.arange(0, SOME), tl.arange(0, PADDED)
-    hidden = tl.maximum(total + tl.load(bias + here)[None, :], 0.0).to(head.dtype.element_ty)
+    total += tl.load(bias + here)[None, :]
+    hidden = tl.where(total < 0, 0.0, total).to(head.dtype.element_ty)
     return tl.dot(hidden, tl.load(head + here[:, None] * PADDED + columns[None, :]), answer)
 
 
-@triton.autotune(CONFIGS, key=["num_rows", "WIDTH", "CLASSES"])
-@triton.jit
+@triton.autotune(CONFIGS, key=["about", "WIDTH", "CLASSES"])
+@triton.jit(do_not_specialize=["about"])
 @no_type_check
 def last_layers(
     units,
@@ -44,6 +45,7 @@ def last_layers(
     low,
     span,
     num_rows,
+    about,
     WIDTH: tl.constexpr,
     WHOLE: tl.constexpr,
     DEEP: tl.constexpr,
@@ -58,11 +60,12 @@ def last_layers(
     ``units`` come as the layer before leaves them, without ReLU. They are read once: every hidden unit
     behind them is summed in the same loop. A block must have a power of two as its size, so that WHOLE, the width up to
     the next multiple of 16, is taken by its binary digits, and 400 costs no more than 256 + 128 + 16. Weights come with
-    zeros behind them, DEEP rows and WHOLE columns.
+    zeros behind them, DEEP rows and WHOLE columns. ``about`` is the size of a batch by its binary digits, for each of which
+    the settings are chosen once.
     """
     network = tl.program_id(0) % 2  # 0 gives the mean, 1 the precision
     rows = (tl.program_id(0) // 2) * ROWS + tl.arange(0, ROWS)
-    units += network * WIDTH + tl.minimum(rows, num_rows - 1)[:, None] * (2 * WIDTH)
+    units += network * WIDTH + tl.minimum(rows, num_rows - 1).to(tl.int64)[:, None] * (2 * WIDTH)
     weight += network * DEEP * WHOLE
     bias += network * WHOLE
     head += network * WHOLE * PADDED
@@ -74,7 +77,7 @@ def last_layers(
     for k in range(0, WIDTH, STEP):
         before = k + tl.arange(0, STEP)
         a = tl.load(units + before[None, :], mask=(before < WIDTH)[None, :], other=0.0)
-        a = tl.where(a > 0, a, tl.zeros_like(a))
+        a = tl.where(a < 0, tl.zeros_like(a), a)  # unlike a maximum, this keeps NaN
         if WHOLE & 256:
             total256 = _product(total256, a, weight, before, 0, 256, WHOLE)
         if WHOLE & 128:

@@ -37,10 +37,10 @@ class SideBySide:
         log_mean = answers[:, : self.num_classes].log_softmax(-1)
         return log_mean.exp(), self.link(answers[:, self.num_classes]), log_mean
 
-    def hidden(self, x: Tensor, depth: int | None = None) -> Tensor:
-        """The hidden units of both networks behind some layers, side by side."""
+    def hidden(self, x: Tensor) -> Tensor:
+        """The last hidden units of both networks, side by side."""
         weight, bias = self.first
-        return self.onward(torch._addmm_activation(bias, x.flatten(1).to(self.dtype), weight), depth)
+        return self.onward(torch._addmm_activation(bias, x.flatten(1).to(self.dtype), weight))
 
     def onward(self, units: Tensor, depth: int | None = None) -> Tensor:
         """From the first hidden units of both networks through some layers more."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from opu.bench.show import fastest_teacher, in_words
+from opu.bench.show import fastest_teacher, in_words, spread
 from opu.tables.shared import read
 
 LARGE = "10000"
@@ -17,7 +17,7 @@ def predict_table(device: str) -> Callable[[Path], str]:
     def table(results: Path) -> str:
         (bench,) = read(results, f"bench-predict-{device}.json", f"opu bench predict --device {device}")
         many, one = bench["batches"][LARGE], bench["batches"]["1"]
-        best, loop = many[fastest_teacher(many)]["seconds"], many["teacher, loop"]["seconds"]
+        loop = many["teacher, loop"]["seconds"]
         lines = [
             "| | loop / this | fastest teacher / this | this / one network | 10,000 inputs (range) | memory | one input |",
             "| --- | --- | --- | --- | --- | --- | --- |",
@@ -26,9 +26,9 @@ def predict_table(device: str) -> Callable[[Path], str]:
             seconds = found["seconds"]
             cells = [
                 times(loop / seconds),
-                times(best / seconds),
+                times(many[fastest_teacher(many, beside=name)]["seconds"] / seconds),
                 times(seconds / many["one network"]["seconds"]),
-                f"{in_words(seconds)} ({in_words(found['least'])} to {in_words(found['most'])})",
+                spread(found),
                 "" if found["megabytes"] is None else f"{found['megabytes']:.0f} MB",
                 in_words(one[name]["seconds"]),
             ]

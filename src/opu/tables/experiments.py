@@ -114,6 +114,9 @@ def rivals(results: Path) -> str:
     # Several seeds share a GPU, so that times are of one that had it to itself.
     (alone,) = read(results, "rivals-alone.json", "opu run rivals --seeds 0 --device cuda --out runs/rivals-alone")
     seconds = {row["name"]: row["test_seconds"] for row in alone["rows"]}
+    missing = {row["name"] for record in records for row in record["rows"]} - seconds.keys()
+    if missing:
+        raise ValueError(f"rivals-alone.json has no times of {', '.join(sorted(missing))}; record it again.")
     made = records[0]["environment"]
     seeds = ", ".join(str(record["seed"]) for record in records)
     return (

@@ -19,7 +19,6 @@ def rivals_table(records: list[Record], seconds: dict[str, float] | None = None)
         records: One for each seed.
         seconds: For the test set, by row, where they were measured by themselves; else medians over the records.
     """
-    taken = seconds or {}
     header = ["", "accuracy", "NLL", "ECE", "errors", *SETS.values(), "test set in", "parameters"]
     rows = [[row for record in records for row in record["rows"] if row["name"] == name] for name in _names(records)]
     values = [[_values(row) for row in same] for same in rows]
@@ -32,7 +31,8 @@ def rivals_table(records: list[Record], seconds: dict[str, float] | None = None)
         quality = [spread([row[key] for row in same]) for key in ("accuracy", "ece")]
         nll = sum(row["nll"] for row in same) / len(same)
         middle = sorted(row["test_seconds"] for row in same)[len(same) // 2]
-        costs = [f"{1000 * taken.get(same[0]['name'], middle):.3g} ms", f"{same[0]['num_parameters'] / 1e6:.2f} M"]
+        taken = middle if seconds is None else seconds[same[0]["name"]]
+        costs = [f"{1000 * taken:.3g} ms", f"{same[0]['num_parameters'] / 1e6:.2f} M"]
         name = same[0]["name"] + ("" if len(same) == len(records) else f", {len(same)} seeds")
         lines.append([name, quality[0], f"{nll:.3f}", quality[1], *cells, *costs])
     trivial = [spread([max(record["trivial"][name].values()) for record in records]) for name in SETS]

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 import opu
-from opu import measures, objectives
+from opu import measures, metrics, objectives
 from opu.bench.passes import dropout_mlp
 from opu.environment import environment
 from opu.files import write_json
@@ -191,9 +192,18 @@ def _whole_mnist(device: str, particles: int) -> dict[str, Any]:
         student = models.make(row)
         wait()
         seconds = time.perf_counter() - began
+    assert isinstance(student, opu.students.Student)
+    assert student.novelty is not None
     with torch.no_grad():
         theirs = torch.cat([measures.mean(teacher(part, 100)) for part in domain.test.split(1000)])
         ours = student(domain.test).mean
+        ordinary, *strange = (
+            student.novelty(student(x)).double().cpu() for x in (domain.test, *domain.foreign.values())
+        )
+    found = {
+        name: metrics.auroc(torch.cat([ordinary, each]).numpy(), np.repeat([False, True], [len(ordinary), len(each)]))
+        for name, each in zip(domain.foreign, strange, strict=True)
+    }
     labels = domain.test_labels
     return {
         "seconds": seconds,
@@ -201,4 +211,5 @@ def _whole_mnist(device: str, particles: int) -> dict[str, Any]:
         "accuracy": 100 * float((ours.argmax(-1) == labels).float().mean()),
         "teacher_accuracy": 100 * float((theirs.argmax(-1) == labels).float().mean()),
         "total_variation": float((ours - theirs).abs().sum(-1).mean() / 2),
+        "strangers_by_novelty": found,
     }

@@ -13,21 +13,28 @@ CONFIGS = [
 ]
 
 
+# A piece starts behind all larger ones, which are the higher binary digits of the width.
 @triton.jit
 @no_type_check
-def _product(total, a, weight, before, start, SOME: tl.constexpr, WHOLE: tl.constexpr):
-    """What some of the hidden units before add to some behind."""
-    return tl.dot(a, tl.load(weight + before[:, None] * WHOLE + start + tl.arange(0, SOME)[None, :]), total)
+def _product(total, a, weight, before, SOME: tl.constexpr, WHOLE: tl.constexpr):
+    """What some of the hidden units before add to a piece of those behind, where the width has that piece."""
+    if WHOLE & SOME:
+        start: tl.constexpr = WHOLE & (512 - 2 * SOME)
+        total = tl.dot(a, tl.load(weight + before[:, None] * WHOLE + start + tl.arange(0, SOME)[None, :]), total)
+    return total
 
 
 @triton.jit
 @no_type_check
-def _answer(answer, total, bias, head, start, SOME: tl.constexpr, PADDED: tl.constexpr):
-    """What some of the last hidden units add to the answers of the heads."""
-    here, columns = start + tl.arange(0, SOME), tl.arange(0, PADDED)
-    total += tl.load(bias + here)[None, :]
-    hidden = tl.where(total < 0, 0.0, total).to(head.dtype.element_ty)
-    return tl.dot(hidden, tl.load(head + here[:, None] * PADDED + columns[None, :]), answer)
+def _answer(answer, total, bias, head, SOME: tl.constexpr, WHOLE: tl.constexpr, PADDED: tl.constexpr):
+    """What a piece of the last hidden units adds to the answers of the heads."""
+    if WHOLE & SOME:
+        start: tl.constexpr = WHOLE & (512 - 2 * SOME)
+        here, columns = start + tl.arange(0, SOME), tl.arange(0, PADDED)
+        total += tl.load(bias + here)[None, :]
+        hidden = tl.where(total < 0, 0.0, total).to(head.dtype.element_ty)
+        answer = tl.dot(hidden, tl.load(head + here[:, None] * PADDED + columns[None, :]), answer)
+    return answer
 
 
 @triton.autotune(CONFIGS, key=["about", "WIDTH", "CLASSES"])
@@ -78,27 +85,17 @@ def last_layers(
         before = k + tl.arange(0, STEP)
         a = tl.load(units + before[None, :], mask=(before < WIDTH)[None, :], other=0.0)
         a = tl.where(a < 0, tl.zeros_like(a), a)  # unlike a maximum, this keeps NaN
-        if WHOLE & 256:
-            total256 = _product(total256, a, weight, before, 0, 256, WHOLE)
-        if WHOLE & 128:
-            total128 = _product(total128, a, weight, before, WHOLE & 256, 128, WHOLE)
-        if WHOLE & 64:
-            total64 = _product(total64, a, weight, before, WHOLE & 384, 64, WHOLE)
-        if WHOLE & 32:
-            total32 = _product(total32, a, weight, before, WHOLE & 448, 32, WHOLE)
-        if WHOLE & 16:
-            total16 = _product(total16, a, weight, before, WHOLE & 480, 16, WHOLE)
+        total256 = _product(total256, a, weight, before, 256, WHOLE)
+        total128 = _product(total128, a, weight, before, 128, WHOLE)
+        total64 = _product(total64, a, weight, before, 64, WHOLE)
+        total32 = _product(total32, a, weight, before, 32, WHOLE)
+        total16 = _product(total16, a, weight, before, 16, WHOLE)
     answer = tl.zeros((ROWS, PADDED), dtype=tl.float32)
-    if WHOLE & 256:
-        answer = _answer(answer, total256, bias, head, 0, 256, PADDED)
-    if WHOLE & 128:
-        answer = _answer(answer, total128, bias, head, WHOLE & 256, 128, PADDED)
-    if WHOLE & 64:
-        answer = _answer(answer, total64, bias, head, WHOLE & 384, 64, PADDED)
-    if WHOLE & 32:
-        answer = _answer(answer, total32, bias, head, WHOLE & 448, 32, PADDED)
-    if WHOLE & 16:
-        answer = _answer(answer, total16, bias, head, WHOLE & 480, 16, PADDED)
+    answer = _answer(answer, total256, bias, head, 256, WHOLE, PADDED)
+    answer = _answer(answer, total128, bias, head, 128, WHOLE, PADDED)
+    answer = _answer(answer, total64, bias, head, 64, WHOLE, PADDED)
+    answer = _answer(answer, total32, bias, head, 32, WHOLE, PADDED)
+    answer = _answer(answer, total16, bias, head, 16, WHOLE, PADDED)
     columns = tl.arange(0, PADDED)
     answer += tl.load(head_bias + network * PADDED + columns)[None, :]
     inside = rows < num_rows

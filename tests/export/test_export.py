@@ -69,6 +69,8 @@ def test_every_architecture_answers_as_in_pytorch_for_any_number_of_inputs(name,
     for count in (1, 2, 7, 300):
         agrees(student, found.path, x[:count])
     agrees(student, found.path, 100 * x[:20])
+    none = onnx_file.runner(onnx.load(found.path))(x[:0].numpy())
+    assert {name: len(values) for name, values in none.items()} == dict.fromkeys(found.outputs, 0)
 
 
 @pytest.mark.parametrize("link", ["exp", "softplus", "bounded(-3, 9)", "slowly_bounded(-3, 9)"])
@@ -143,6 +145,7 @@ def test_a_pt2_file_answers_the_same(tmp_path):
     q = student(x[:5])
     torch.testing.assert_close(said["mutual_information"], q.mutual_information().detach(), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(said["novelty"], student.novelty(q).detach(), rtol=1e-4, atol=1e-5)
+    assert [len(values) for values in program.module()(x[:0])] == [0] * len(found.outputs)
 
 
 @pytest.mark.parametrize("name", ["mlp", "lenet"])

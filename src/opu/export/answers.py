@@ -77,7 +77,7 @@ class Measures(nn.Module):
         information = information.clamp(min=0)
         found = [entropy, (entropy - information).clamp(min=0), information, spread]
         if self.novelty is not None:
-            found += self.novelty(torch.cat([entropy, bluntness], -1))
+            found.append(self.novelty(torch.cat([entropy, bluntness], -1)))
         return mean[:, :-1], torch.cat(found, -1)
 
 
@@ -115,10 +115,12 @@ class Ranked(nn.Module):
         self.register_buffer("weights", weights.log(), persistent=False)
         self.smallest = 1 / (len(novelty.scores) + 1)
 
-    def forward(self, measures: Float64[Tensor, "B 2"]) -> tuple[Float64[Tensor, "B 1"], Float64[Tensor, "B 1"]]:
+    def forward(self, measures: Float64[Tensor, "B 2"]) -> Float64[Tensor, "B 2"]:
         """N and its p-value, from entropy and bluntness."""
-        louder = (self.parts(measures) + self.weights).amax(-1, keepdim=True)
-        return louder, torch.exp(-self.scores(louder)).clamp(min=self.smallest)
+        # ONNX Runtime sums an empty batch to a wrong shape: one row more, whose answers are dropped, and none is empty.
+        rows = nn.functional.pad(measures, (0, 0, 0, 1))
+        louder = (self.parts(rows) + self.weights).amax(-1, keepdim=True)
+        return torch.cat([louder, torch.exp(-self.scores(louder)).clamp(min=self.smallest)], -1)[:-1]
 
 
 class Rarity(nn.Module):

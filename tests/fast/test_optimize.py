@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import opu
+from opu.dirichlet import Dirichlet
 from opu.fast.door import fits_the_kernel
 from opu.fast.fused import Fused
 from opu.fast.recorded import pack, unpack
@@ -34,7 +35,17 @@ def test_answers_are_the_students(name):
         torch.testing.assert_close(got.log_mean, want.log_mean, rtol=1e-5, atol=1e-5)
     assert not got.mean.requires_grad
     assert fast.how in fast.tried
+    assert_no_number_stays_none(fast, example)
     assert float(fast.tried[fast.how]) == min(t for t in fast.tried.values() if isinstance(t, float))
+
+
+def assert_no_number_stays_none(way, x):
+    x = x.clone()
+    x[2].view(-1)[1] = torch.nan
+    answer = way(x)
+    for field in (answer.mean, answer.log_precision, answer.log_mean) if isinstance(answer, Dirichlet) else answer:
+        assert field[2].isnan().all()
+        assert not torch.cat([field[:2], field[3:]]).isnan().any()
 
 
 @pytest.mark.parametrize("name", STUDENTS)
@@ -109,10 +120,9 @@ def test_the_kernel_agrees_within_bfloat16(hidden, num_classes):
     assert isinstance(fast.tried["fused, recorded"], float), fast.tried
     for batch in (x, 2 * x, x[:7], x[:0], x.repeat(3, 1)):
         torch.testing.assert_close(fast(batch).mean, student(batch).mean, rtol=0, atol=0.02)
-    x[5, 3] = torch.nan  # stays no number, and spoils no other row
-    mean = fast(x).mean
-    assert mean[5].isnan().all()
-    assert not torch.cat([mean[:5], mean[6:]]).isnan().any()
+    assert_no_number_stays_none(fast, x)
+    for way in (SideBySide(student, torch.bfloat16), SideBySide(student), Fused(SideBySide(student, torch.bfloat16))):
+        assert_no_number_stays_none(way, x)
 
 
 @needs_gpu
@@ -131,6 +141,7 @@ def test_every_setting_of_the_kernel_agrees(hidden, link):
         torch.testing.assert_close(mean, want.mean, rtol=0, atol=0.01, msg=str(config))
         torch.testing.assert_close(log_precision, want.log_precision, rtol=0, atol=0.05, msg=str(config))
         torch.testing.assert_close(mean, log_mean.exp())
+        assert_no_number_stays_none(fused, x)
 
 
 class _Set:

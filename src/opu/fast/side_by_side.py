@@ -40,16 +40,17 @@ class SideBySide:
     def hidden(self, x: Tensor) -> Tensor:
         """The last hidden units of both networks, side by side."""
         weight, bias = self.first
-        return self.onward(torch._addmm_activation(bias, x.flatten(1).to(self.dtype), weight))
+        # Products with ReLU inside are there on a GPU, but some turn NaN into 0, and inputs that are no numbers into
+        # ordinary answers.
+        return self.onward(torch.addmm(bias, x.flatten(1).to(self.dtype), weight).relu_())
 
     def onward(self, units: Tensor, depth: int | None = None) -> Tensor:
         """From the first hidden units of both networks through some layers more."""
         for blocks in self.middle[:depth]:
             halves = [
-                torch._addmm_activation(bias, half, weight)
-                for half, (weight, bias) in zip(units.chunk(2, 1), blocks, strict=True)
+                torch.addmm(bias, half, weight) for half, (weight, bias) in zip(units.chunk(2, 1), blocks, strict=True)
             ]
-            units = torch.cat(halves, 1)
+            units = torch.cat(halves, 1).relu_()
         return units
 
     def answers(self, units: Tensor) -> Tensor:

@@ -43,7 +43,12 @@ def main() -> None:
         seconds[f"plain, {words}"] = _microseconds(lambda: student.heads(x))
     seconds["plain, bfloat16"] = _microseconds(lambda: halved.heads(short))
     seconds["side by side, bfloat16"] = _microseconds(lambda: layers(short))
-    seconds["first layer, with bias and ReLU"] = _microseconds(lambda: torch.addmm(bias, short, weight).relu_())
+    seconds["first layer, with bias and ReLU inside"] = _microseconds(
+        lambda: torch._addmm_activation(bias, short, weight)
+    )
+    seconds["first layer, with bias, and ReLU by itself"] = _microseconds(
+        lambda: torch.addmm(bias, short, weight).relu_()
+    )
     seconds["first layer, the product alone"] = _microseconds(lambda: torch.mm(short, weight))
     room = fused.room(x)
     seconds["first layer, the product with a bias inside"] = _microseconds(lambda: torch.mm(room, fused.first))

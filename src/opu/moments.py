@@ -8,6 +8,7 @@ Both recursions below add positive terms alone, so no digit is lost to cancellat
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from opu.dirichlet import Dirichlet
+
+LONGEST = 31  # of the series whose recursion a program of a GPU holds as a square matrix
 
 
 def kernel_to_points(
@@ -57,13 +60,18 @@ class _KernelToPoints(torch.autograd.Function):
         order = len(coefficients) - 1
         c = _constants(coefficients, mean.device)
         weights = _recursion_weights(log_precision, order)
-        # A few inputs at a time: what is made of all points then fits the cache, and memory does not grow with the batch.
-        # A GPU has a wider road to its memory and wants few, large kernels.
-        most = 2**28 if mean.is_cuda else 2**19
-        rows = max(1, most // points[:, 0].numel())
-        parts = zip(mean.split(rows), weights.split(rows), points.split(rows, dim=1), strict=True)
-        answers = [_sweep(*part, c) for part in parts]
-        averages, in_mean, scaling = (torch.cat(column) for column in zip(*answers, strict=True))
+        table = _slopes(weights, coefficients)
+        if _has_kernels(points, order):
+            from opu.fast.series import sweep
+
+            averages, in_mean, scaling = sweep(mean, weights, table, points)
+        else:
+            # A few inputs at a time: what is made of all points then fits the cache, and memory does not grow with the
+            # batch. A GPU has a wider road to its memory and wants few, large kernels.
+            rows = max(1, (2**28 if mean.is_cuda else 2**19) // points[:, 0].numel())
+            each = (mean.split(rows), weights.split(rows), table.split(rows), points.split(rows, dim=1))
+            answers = [_sweep(*part) for part in zip(*each, strict=True)]
+            averages, in_mean, scaling = (torch.cat(column) for column in zip(*answers, strict=True))
         precision = log_precision.exp().unsqueeze(-1)
         ladder = (precision / (precision + _counting(order, mean))).cumsum(-1)
         ctx.save_for_backward(in_mean, scaling - (averages[:, 1:] * ladder) @ c[1:])
@@ -76,18 +84,32 @@ class _KernelToPoints(torch.autograd.Function):
         return grad.unsqueeze(-1) * in_mean, grad * in_log_precision, None, None
 
 
+def _has_kernels(of: Tensor, order: int) -> bool:
+    """Whether :mod:`opu.fast.series` is for these numbers and this machine."""
+    usual = of.dtype in (torch.float32, torch.float64) and of.numel() > 0 and order <= LONGEST
+    return usual and of.is_cuda and _triton_is_for(of.device)
+
+
+@lru_cache(maxsize=64)
+def _triton_is_for(device: torch.device) -> bool:
+    return find_spec("triton") is not None and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
 def _sweep(
-    mean: Float[Tensor, "B K"], weights: Float[Tensor, "B I I"], points: Float[Tensor, "S B K"], c: Float[Tensor, " J"]
+    mean: Float[Tensor, "B K"],
+    weights: Float[Tensor, "B I I"],
+    table: Float[Tensor, "B I I"],
+    points: Float[Tensor, "S B K"],
 ) -> tuple[Float[Tensor, "B J"], Float[Tensor, "B K"], Float[Tensor, " B"]]:
     """Average moments, the value's gradient in the mean, and its derivative in a common factor of all ``p_i``."""
     # Powers one after the other, none of which is kept, in the precision of the points: their rounding is there already.
     weighted, sums = mean.to(points).expand_as(points).clone(), []
-    for _ in range(len(c) - 1):
+    for _ in range(weights.shape[1]):
         weighted *= points
         sums.append(weighted.sum(-1).T)
     power_means = torch.stack(sums, 1).double()
     moments = _moments(power_means, weights)
-    slopes = _slopes(weights, c) @ moments[:, :-1] / len(points)  # of the value in p_i, for each point
+    slopes = table @ moments[:, :-1] / len(points)  # of the value in p_i, for each point
     # The gradient is the sum over points of a polynomial in each of their coordinates, by Horner's scheme.
     along = slopes.permute(1, 2, 0).unsqueeze(-1).to(points)
     total = weighted.copy_(along[-1])
@@ -128,14 +150,20 @@ def _moments(power_means: Float[Tensor, "B I S"], weights: Float[Tensor, "B I I"
     return moments
 
 
-def _slopes(weights: Float[Tensor, "B I I"], c: Float[Tensor, " J"]) -> Float[Tensor, "B I I"]:
+def _slopes(weights: Float[Tensor, "B I I"], coefficients: tuple[float, ...]) -> Float[Tensor, "B I I"]:
     # Entry (i - 1, l) multiplies M_l in the slope of p_i: c_j (j / i) w_{ji} with j = i + l.
-    row, column = torch.tril_indices(*weights.shape[1:], device=c.device)
-    j = row + 1
-    i = j - column
-    table = torch.zeros_like(weights)
-    table[:, i - 1, column] = c[j] * j / i * weights[:, row, column]
-    return table
+    places, factors = _slope_constants(coefficients, weights.device)
+    return weights.flatten(1)[:, places] * factors
+
+
+@lru_cache(maxsize=64)
+def _slope_constants(coefficients: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    order = len(coefficients) - 1
+    i, column = torch.arange(1, order + 1).unsqueeze(-1), torch.arange(order)
+    j = i + column
+    reached = j.clamp(max=order)
+    factors = torch.tensor(coefficients, dtype=torch.float64)[reached] * j / i * (j <= order)
+    return ((reached - 1) * order + column).to(device), factors.to(device)
 
 
 def kernel_within(q: Dirichlet, coefficients: Sequence[float]) -> Float[Tensor, " B"]:
@@ -153,7 +181,7 @@ def kernel_within(q: Dirichlet, coefficients: Sequence[float]) -> Float[Tensor, 
     log_alpha = q.log_concentration()
     log_scale = torch.nn.functional.softplus(q.log_precision.double())  # of 1 + alpha_0, as in kernel_between
     degrees = _counting(order, log_alpha) + 2
-    sums = torch.exp((log_alpha - log_scale.unsqueeze(-1)).unsqueeze(-1) * degrees).sum(-2)
+    sums = _PowerSums.apply(log_alpha - log_scale.unsqueeze(-1), degrees)  # type: ignore[no-untyped-call]
     counts = _constants(_connected_pairs(order), log_alpha.device).view(order, order)
     left_over = (2 * (degrees - 1).unsqueeze(-1) - degrees).clamp(min=0)  # 2 m - d, where anything is counted
     cumulants = ((counts * torch.exp(-log_scale[:, None, None] * left_over)) @ sums.unsqueeze(-1)).squeeze(-1)
@@ -185,16 +213,37 @@ def _connected_pairs(order: int) -> tuple[float, ...]:
     return tuple(table.flatten().tolist())
 
 
+class _PowerSums(torch.autograd.Function):
+    """``sum_k exp(d u_k)`` for each degree; the powers are kept, so that the gradient is one product with them."""
+
+    @staticmethod
+    def forward(ctx: Any, u: Tensor, degrees: Tensor) -> Tensor:
+        powers = (degrees.unsqueeze(-1) * u.unsqueeze(-2)).exp_()
+        ctx.save_for_backward(powers, degrees)
+        return powers.sum(-1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        powers, degrees = ctx.saved_tensors
+        return ((grad * degrees).unsqueeze(-2) @ powers).squeeze(-2), None
+
+
 class _Exponential(torch.autograd.Function):
     """Coefficients 1, 2, .. of ``exp(sum_m k_m t^m)``; a change of ``k_m`` changes them by themselves, shifted by m."""
 
     @staticmethod
     def forward(ctx: Any, exponents: Tensor) -> Tensor:
         order = exponents.shape[1]
-        series = torch.ones(len(exponents), order + 1, dtype=exponents.dtype, device=exponents.device)
-        weighted = (exponents * (_counting(order, exponents) + 1)).flip(1)  # m k_m, the last first
-        for j in range(1, order + 1):
-            series[:, j] = (weighted[:, order - j :] * series[:, :j]).sum(1) / j
+        if _has_kernels(exponents, order):
+            from opu.fast.series import exponential
+
+            series = exponential(exponents)
+        else:
+            series = torch.ones(len(exponents), order + 1, dtype=exponents.dtype, device=exponents.device)
+            weighted = (exponents * (_counting(order, exponents) + 1)).flip(1)  # m k_m, the last first
+            for j in range(1, order + 1):
+                series[:, j] = (weighted[:, order - j :] * series[:, :j]).sum(1) / j
         ctx.save_for_backward(series)
         return series[:, 1:]
 

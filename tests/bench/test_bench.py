@@ -152,7 +152,11 @@ def test_a_file_with_everything_is_shown(capsys):
         "banked": {"kl": step},
         "growth": {},
         "alone": {"kl": 0.1, "mmd": 0.2},
+        "alone_recorded": {"kl": 0.01, "mmd": 0.025},
         "full": whole,
     }
     show.show_distill(found, Console(width=120))
-    assert "29.3 s; accuracy 98.25 % (teacher 98.26 %)" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "29.3 s; accuracy 98.25 % (teacher 98.26 %)" in said
+    assert "MMD costs 2x of KL" in said
+    assert "recorded: MMD costs 2.5x of KL" in said

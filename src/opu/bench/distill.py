@@ -16,6 +16,7 @@ from opu import measures, metrics, objectives
 from opu.bench.passes import dropout_mlp
 from opu.environment import environment
 from opu.files import write_json
+from opu.graphed import WARM_UP, Graphed
 from opu.teachers import MCDropout
 from opu.timing import wait
 
@@ -70,6 +71,8 @@ def bench_distill(
         ]
     say("objectives alone, with a thousand classes")
     result["alone"] = _alone(replace(usual, classes=1000), device, rounds)
+    if device == "cuda":
+        result["alone_recorded"] = _alone(replace(usual, classes=1000), device, rounds, record=True)
     result["environment"] = environment()
     write_json(out, result)
     if full:
@@ -141,8 +144,8 @@ def _step(name: str, size: Size, device: str, rounds: int, *, banked: bool = Fal
     }
 
 
-def _alone(size: Size, device: str, rounds: int) -> dict[str, float]:
-    """Seconds of objectives forward and backward, without teacher and student."""
+def _alone(size: Size, device: str, rounds: int, *, record: bool = False) -> dict[str, float]:
+    """Seconds of objectives forward and backward, without teacher and student; recorded, as the steps above are, or not."""
     torch.manual_seed(0)
     log_particles = (2 * torch.randn(size.particles, size.batch, size.classes, device=device)).log_softmax(-1)
     logits = torch.randn(size.batch, size.classes, device=device, requires_grad=True)
@@ -151,17 +154,20 @@ def _alone(size: Size, device: str, rounds: int) -> dict[str, float]:
     for name in ("kl", "steady_kl", "mmd"):
         objective = objectives.parse(name)
 
-        def once(objective: objectives.Objective = objective) -> None:
-            q = opu.Dirichlet.from_logits(logits, log_precision)
-            objective(logits, log_particles, q).mean().backward()
+        def once(objective: objectives.Objective = objective) -> torch.Tensor:
+            value = objective(logits, log_particles, opu.Dirichlet.from_logits(logits, log_precision)).mean()
+            torch.autograd.grad(value, (logits, log_precision))
+            return value.detach()
 
-        once()
+        way = Graphed(once) if record else once
+        for _ in range(WARM_UP + 1 if record else 1):
+            way()
         times = []
         for _ in range(max(3, rounds)):
             wait()
             began = time.perf_counter()
             for _ in range(10 if device == "cuda" else 1):
-                once()
+                way()
             wait()
             times.append((time.perf_counter() - began) / (10 if device == "cuda" else 1))
         found[name] = statistics.median(times)

@@ -68,12 +68,14 @@ def show_distill(result: dict[str, Any], console: Console) -> None:
         for row in rows:
             table.add_row(str(row["size"][what]), *(in_words(seconds) for seconds in row["seconds"].values()))
         console.print(table)
-    alone = result["alone"]
-    console.print(
-        f"With 1,000 classes, without teacher and network: MMD costs {_ratio(alone['mmd'] / alone['kl'])} of KL "
-        f"({in_words(alone['mmd'])} against {in_words(alone['kl'])}).",
-        highlight=False,
-    )
+    for key, words in (("alone", ""), ("alone_recorded", ", recorded")):
+        if key in result:
+            mmd, kl = result[key]["mmd"], result[key]["kl"]
+            console.print(
+                f"With 1,000 classes, without teacher and network{words}: MMD costs {_ratio(mmd / kl)} of KL "
+                f"({in_words(mmd)} against {in_words(kl)}).",
+                highlight=False,
+            )
     if "full" in result:
         whole = result["full"]
         console.print(

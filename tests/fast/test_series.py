@@ -1,0 +1,60 @@
+"""Kernels for moments and their gradients: on a GPU the numbers of the CPU, whatever the sizes and the layout."""
+
+import pytest
+import torch
+
+from opu.dirichlet import Dirichlet
+from opu.kernels import Exponential, Polynomial
+from opu.moments import _has_kernels, kernel_to_points, kernel_within
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+LONG, TOO_LONG = Exponential(0.2).power_series(), Exponential(0.1).power_series()
+
+
+def both(logits, log_precision, points, coefficients):
+    """Values and gradients of both expectations."""
+    leaves = logits.clone().requires_grad_(), log_precision.clone().requires_grad_()
+    found = []
+    for expectation in (lambda q: kernel_to_points(q, points, coefficients), lambda q: kernel_within(q, coefficients)):
+        value = expectation(Dirichlet.from_logits(*leaves))
+        found += [value.detach(), *torch.autograd.grad(value.sum(), leaves)]
+    return [each.cpu() for each in found]
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "coefficients",
+    [(0.5, 2.0), (0.0, 0.0, 1.5, 0.0, 0.7), Polynomial(3).power_series(), Exponential().power_series(), LONG, TOO_LONG],
+    ids=["linear", "sparse", "polynomial", "exponential", "long", "too long"],
+)
+def test_the_numbers_are_those_of_the_cpu(dtype, coefficients):
+    torch.manual_seed(0)
+    for sizes in ((1, 1, 2), (64, 9, 10), (500, 3, 47), (5, 4, 1000), (33, 2, 2500)):
+        agree(*sizes, dtype, coefficients)
+
+
+def agree(count, batch, num_classes, dtype, coefficients):
+    points = (2 * torch.randn(batch, count, num_classes, dtype=dtype)).softmax(-1).transpose(0, 1)
+    points[0, 0] = torch.nn.functional.one_hot(torch.tensor(1), num_classes)
+    logits = 3 * torch.randn(batch, num_classes, dtype=torch.float64)
+    log_precision = torch.linspace(-8, 15, batch, dtype=torch.float64)
+    exact = 1e-10 if dtype == torch.float64 else 2e-5
+    for layout in (points, points.contiguous(), points.mT.contiguous().mT):
+        want = both(logits, log_precision, layout, coefficients)
+        got = both(logits.cuda(), log_precision.cuda(), layout.cuda(), coefficients)
+        for ours, theirs in zip(got, want, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=exact, atol=exact * float(theirs.abs().max()))
+
+
+@needs_gpu
+def test_what_they_are_for():
+    points = torch.rand(3, 2, 4, device="cuda")
+    assert _has_kernels(points, len(LONG) - 1)
+    assert not _has_kernels(points, len(TOO_LONG) - 1)
+    assert not _has_kernels(points.half(), 4)
+    assert not _has_kernels(points[:, :0], 4)
+
+
+def test_a_cpu_has_none():
+    assert not _has_kernels(torch.rand(3, 2, 4), 4)

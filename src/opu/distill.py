@@ -147,7 +147,7 @@ def distill(
             log_particles = teacher(x, num_particles).to(device)
         return run.update(x, log_particles)
 
-    step = Graphed(learn) if graph else learn
+    step = Graphed(learn, device) if graph else learn
     with _progress_bar(progress, plan.total_steps, run.step) as advance:
         while run.step < plan.total_steps:
             run.set_rates()

@@ -18,11 +18,12 @@ class Graphed:
 
     The first calls run as they are, on a stream of their own: they do real work, and let caches and optimisers come into
     being. The function must keep its state (weights, optimisers) in place, must not read values back to the CPU while it
-    is recorded (see :func:`being_recorded`), and must always be given the same shapes.
+    is recorded (see :func:`being_recorded`), and must always be given the same shapes. It works on ``device``, or on the
+    current one.
     """
 
-    def __init__(self, function: Callable[..., Tensor]) -> None:
-        self._function = function
+    def __init__(self, function: Callable[..., Tensor], device: torch.device | None = None) -> None:
+        self._function, self._device = function, device
         self._calls = 0
         self._inputs: tuple[Tensor, ...] = ()
         self._output = torch.empty(0)
@@ -31,10 +32,11 @@ class Graphed:
     def __call__(self, *inputs: Tensor) -> Tensor:
         """What the function gives, in a tensor that the next call overwrites."""
         if self._graph is None:
-            if self._calls < WARM_UP:
-                self._calls += 1
-                return self._aside(inputs)
-            self._record(inputs)
+            with torch.cuda.device(self._device):
+                if self._calls < WARM_UP:
+                    self._calls += 1
+                    return self._aside(inputs)
+                self._record(inputs)
         for ours, theirs in zip(self._inputs, inputs, strict=True):
             assert ours.shape == theirs.shape, "a recording takes inputs of one shape"
             ours.copy_(theirs)
@@ -67,4 +69,4 @@ class Graphed:
 
 def graphed(function: Callable[..., Tensor], device: torch.device) -> Callable[..., Tensor]:
     """The function itself on the CPU, and its recording on a GPU."""
-    return Graphed(function) if device.type == "cuda" else function
+    return Graphed(function, device) if device.type == "cuda" else function

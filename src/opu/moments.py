@@ -6,6 +6,7 @@ Both recursions below add positive terms alone, so no digit is lost to cancellat
 """
 
 import math
+import warnings
 from collections.abc import Sequence
 from functools import lru_cache
 from importlib.util import find_spec
@@ -92,7 +93,17 @@ def _has_kernels(of: Tensor, order: int) -> bool:
 
 @lru_cache(maxsize=64)
 def _triton_is_for(device: torch.device) -> bool:
-    return find_spec("triton") is not None and torch.cuda.get_device_capability(device) >= (8, 0)
+    if find_spec("triton") is None or torch.version.hip or torch.cuda.get_device_capability(device) < (8, 0):
+        return False
+    try:  # Triton builds a part of itself at its first launch, and needs a C compiler for that
+        from opu.fast.series import exponential
+
+        exponential(torch.zeros(1, 1, dtype=torch.float64, device=device))
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        warnings.warn(f"Triton does not work here ({reason}); the exact MMD takes a slower way.", stacklevel=2)
+        return False
+    return True
 
 
 def _sweep(

@@ -1,14 +1,19 @@
 """Kernels for moments and their gradients: on a GPU the numbers of the CPU, whatever the sizes and the layout."""
 
+import sys
+
 import pytest
 import torch
 
+from opu import moments
 from opu.dirichlet import Dirichlet
+from opu.graphed import WARM_UP, Graphed
 from opu.kernels import Exponential, Polynomial
-from opu.moments import _has_kernels, kernel_to_points, kernel_within
+from opu.moments import LONGEST, _has_kernels, kernel_to_points, kernel_within
+from opu.objectives import ExactMMD
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-LONG, TOO_LONG = Exponential(0.2).power_series(), Exponential(0.1).power_series()
+LONG, TOO_LONG = Polynomial(LONGEST, 0.5).power_series(), Polynomial(LONGEST + 1, 0.5).power_series()
 
 
 def both(logits, log_precision, points, coefficients):
@@ -41,11 +46,26 @@ def agree(count, batch, num_classes, dtype, coefficients):
     log_precision = torch.linspace(-8, 15, batch, dtype=torch.float64)
     # Beside the value's own size: where a gradient is the difference of two that are alike, only that much is left of it.
     rtol, atol = (1e-10, 1e-13) if dtype == torch.float64 else (1e-4, 1e-6)
-    for layout in (points, points.contiguous(), points.mT.contiguous().mT):
+    layouts = (points, points.contiguous(), points.mT.contiguous().mT) if num_classes == 10 else (points,)
+    for layout in layouts:
         want = both(logits, log_precision, layout, coefficients)
         got = both(logits.cuda(), log_precision.cuda(), layout.cuda(), coefficients)
         for ours, theirs in zip(got, want, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=rtol, atol=atol * sum(coefficients))
+
+
+@needs_gpu
+def test_a_recording_of_them_answers_other_inputs():
+    def gradient(logits, log_precision, log_particles):
+        leaves = logits.detach().requires_grad_(), log_precision.detach().requires_grad_()
+        value = ExactMMD()(logits, log_particles, Dirichlet.from_logits(*leaves))
+        return torch.cat([value.detach(), *(each.flatten() for each in torch.autograd.grad(value.sum(), leaves))])
+
+    recording = Graphed(gradient)
+    for _ in range(WARM_UP + 3):
+        inputs = torch.randn(7, 10), torch.randn(7), torch.randn(20, 7, 10).log_softmax(-1)
+        found = recording(*(each.cuda() for each in inputs)).cpu()
+        torch.testing.assert_close(found, gradient(*inputs), rtol=1e-4, atol=1e-6)
 
 
 @needs_gpu
@@ -59,3 +79,13 @@ def test_what_they_are_for():
 
 def test_a_cpu_has_none():
     assert not _has_kernels(torch.rand(3, 2, 4), 4)
+
+
+def test_a_triton_that_does_not_work_costs_a_warning(monkeypatch):
+    monkeypatch.setattr(moments, "find_spec", lambda name: object())
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setitem(sys.modules, "opu.fast.series", None)  # so that its import fails, as its first launch may
+    moments._triton_is_for.cache_clear()
+    with pytest.warns(UserWarning, match="Triton does not work here .* slower way"):
+        assert not moments._triton_is_for(torch.device("cpu"))
+    moments._triton_is_for.cache_clear()

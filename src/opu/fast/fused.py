@@ -66,26 +66,27 @@ class Fused:
         low, high = (link.low, link.high) if isinstance(link, SlowlyBounded) else (0.0, 0.0)
         answers = units.new_empty(len(room) * (2 * layers.num_classes + 1), dtype=torch.float32)
         mean, log_precision, log_mean = unpack(answers, layers.num_classes)
-        self.kernel[lambda chosen: (2 * -(-len(room) // chosen["ROWS"]),)](
-            units,
-            self.weight,
-            self.bias,
-            self.head,
-            self.head_bias,
-            mean,
-            log_mean,
-            log_precision,
-            float(low),
-            float(high - low),
-            len(room),
-            len(room).bit_length(),
-            WIDTH=self.width,
-            WHOLE=self.whole,
-            DEEP=self.deep,
-            CLASSES=layers.num_classes,
-            PADDED=self.padded,
-            SLOWLY_BOUNDED=slowly,
-        )
+        with torch.cuda.device_of(units):  # Triton launches on the current device
+            self.kernel[lambda chosen: (2 * -(-len(room) // chosen["ROWS"]),)](
+                units,
+                self.weight,
+                self.bias,
+                self.head,
+                self.head_bias,
+                mean,
+                log_mean,
+                log_precision,
+                float(low),
+                float(high - low),
+                len(room),
+                len(room).bit_length(),
+                WIDTH=self.width,
+                WHOLE=self.whole,
+                DEEP=self.deep,
+                CLASSES=layers.num_classes,
+                PADDED=self.padded,
+                SLOWLY_BOUNDED=slowly,
+            )
         if not slowly:
             log_precision.copy_(link(log_precision))
         return answers

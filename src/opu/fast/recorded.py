@@ -19,15 +19,16 @@ class Recorded:
 
     def __init__(self, way: Callable[[Tensor], Answer], place: Tensor, packed: Callable[[], Tensor]) -> None:
         self.way, self.place = way, place
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):  # libraries set themselves up, kernels are compiled and chosen
-            for _ in range(3):
-                packed()
-        torch.cuda.current_stream().wait_stream(aside)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.answers = packed()
+        with torch.cuda.device_of(place):
+            aside = torch.cuda.Stream()
+            aside.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(aside):  # libraries set themselves up, kernels are compiled and chosen
+                for _ in range(3):
+                    packed()
+            torch.cuda.current_stream().wait_stream(aside)
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self.answers = packed()
         self.num_classes = (len(self.answers) // len(place) - 1) // 2
 
     def __call__(self, x: Tensor) -> Answer:

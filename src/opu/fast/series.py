@@ -6,6 +6,7 @@ CUDA; elsewhere this file is not imported.
 
 from typing import no_type_check
 
+import torch
 import triton
 import triton.language as tl
 from jaxtyping import Float
@@ -27,23 +28,17 @@ def sweep(
     width = triton.next_power_of_2(order + 1)
     moments = weights.new_empty(count, batch, width)
     slopes, scaling = points.new_empty(count, batch, width), weights.new_empty(count, batch)
-    sizes = (count, batch, num_classes, *steps, order, width)
-    _each_point[count * batch,](
-        points,
-        mean.to(points),
-        weights,
-        table,
-        moments,
-        slopes,
-        scaling,
-        *sizes,
-        WIDE=min(WIDEST, triton.next_power_of_2(num_classes)),
-        num_warps=1 if width <= 16 else 4,
-    )
-    wide = min(256, triton.next_power_of_2(num_classes))
-    tall = min(1024 // wide, triton.next_power_of_2(count))
     in_mean = points.new_empty(batch, num_classes)
-    _gradient[batch, triton.cdiv(num_classes, wide)](points, slopes, in_mean, *sizes, WIDE=wide, TALL=tall)
+    sizes = (count, batch, num_classes, *steps, order, width)
+    answers = (moments, slopes, scaling)
+    classes = triton.next_power_of_2(num_classes)
+    wide, warps = min(256, classes), 1 if width <= 16 else 4
+    tall = min(1024 // wide, triton.next_power_of_2(count))
+    with torch.cuda.device_of(points):  # Triton launches on the current device
+        _each_point[count * batch,](
+            points, mean.to(points), weights, table, *answers, *sizes, WIDE=min(WIDEST, classes), num_warps=warps
+        )
+        _gradient[batch, triton.cdiv(num_classes, wide)](points, slopes, in_mean, *sizes, WIDE=wide, TALL=tall)
     return moments.mean(0)[:, : order + 1], in_mean.double(), scaling.sum(0)
 
 
@@ -51,7 +46,8 @@ def exponential(exponents: Float[Tensor, "B I"]) -> Float[Tensor, "B J"]:
     """Coefficients 0, 1, .. of ``exp(sum_m k_m t^m)``."""
     batch, order = exponents.shape
     series = exponents.new_empty(batch, order + 1)
-    _exponential[batch,](exponents.contiguous(), series, order, triton.next_power_of_2(order + 1), num_warps=1)
+    with torch.cuda.device_of(exponents):
+        _exponential[batch,](exponents.contiguous(), series, order, triton.next_power_of_2(order + 1), num_warps=1)
     return series
 
 

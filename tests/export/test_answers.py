@@ -80,9 +80,16 @@ def test_rarity_is_the_librarys_wherever_a_value_lies(n):
     assert torch.equal(
         ours.place(torch.stack([values, values], -1)[..., None])[:, 0], torch.searchsorted(ordinary, values)
     )
-    found = ours(torch.stack([values, 3 * values + 1], -1))
+    columns = torch.stack([values, 3 * values + 1], -1).unsqueeze(-1)
+    found, (fractions, _) = ours(columns), ours.fraction(columns)
     for column, (scaled, against) in enumerate([(values, both[0]), (3 * values + 1, both[1])]):
-        torch.testing.assert_close(found[:, column], rarity(scaled, against), rtol=1e-9, atol=1e-9)
+        exact = rarity(scaled, against)
+        torch.testing.assert_close(found[:, column, 0], exact, rtol=1e-9, atol=1e-9)
+        # What a p-value is: no smaller than calibration inputs allow.
+        at_least = 1 / (len(ordinary) + 1)
+        torch.testing.assert_close(
+            fractions[:, column, 0], torch.exp(-exact).clamp(min=at_least), rtol=1e-9, atol=1e-12
+        )
 
 
 @pytest.mark.parametrize("blend", [FOR_IMAGES, FOR_ROWS])

@@ -111,16 +111,18 @@ class Ranked(nn.Module):
         self.scores = Rarity(novelty.scores.unsqueeze(0))
         share = float(novelty.blend[0])
         # Less the logarithm of the larger share, so that the measure which has it is read as it is.
-        weights = torch.tensor([1 - share, share], dtype=torch.float64) / max(share, 1 - share)
+        weights = torch.tensor([[1 - share], [share]], dtype=torch.float64) / max(share, 1 - share)
         self.register_buffer("weights", weights.log(), persistent=False)
         self.smallest = 1 / (len(novelty.scores) + 1)
 
     def forward(self, measures: Float64[Tensor, "B 2"]) -> Float64[Tensor, "B 2"]:
         """N and its p-value, from entropy and bluntness."""
         # ONNX Runtime sums an empty batch to a wrong shape: one row more, whose answers are dropped, and none is empty.
-        rows = nn.functional.pad(measures, (0, 0, 0, 1))
-        louder = (self.parts(rows) + self.weights).amax(-1, keepdim=True)
-        return torch.cat([louder, torch.exp(-self.scores(louder)).clamp(min=self.smallest)], -1)[:-1]
+        rows = nn.functional.pad(measures, (0, 0, 0, 1)).unsqueeze(-1)
+        louder = (self.parts(rows) + self.weights).amax(1, keepdim=True)
+        # Beyond all ordinary scores the fraction stays at its smallest, as a p-value must.
+        fraction, _ = self.scores.fraction(louder)
+        return torch.cat([louder, fraction.clamp(min=self.smallest)], -1)[:-1].squeeze(1)
 
 
 class Rarity(nn.Module):
@@ -154,15 +156,17 @@ class Rarity(nn.Module):
             self.register_buffer(name, values.clone(), persistent=False)
         self.step = 1 / (n + 1)
 
-    def forward(self, values: Float64[Tensor, "B m"]) -> Float64[Tensor, "B m"]:
+    def forward(self, column: Float64[Tensor, "B m 1"]) -> Float64[Tensor, "B m 1"]:
         """Minus the log of the fraction of ordinary values that are at least as large."""
-        column = values.unsqueeze(-1)
+        fraction, beyond = self.fraction(column)
+        return beyond.clamp(min=0) - torch.log(fraction)
+
+    def fraction(self, column: Float64[Tensor, "B m 1"]) -> tuple[Float64[Tensor, "B m 1"], Float64[Tensor, "B m 1"]]:
+        """The fraction, as far as there are ordinary values, and how far beyond them, in the scale of that tail."""
         start, height, slope, rate = nn.functional.embedding(self.place(column), self.lines).split(1, -1)
         along = column - start
         beyond = rate * along
-        fraction = height + slope * along - self.step * torch.exp(beyond.clamp(max=0))
-        found: Tensor = beyond.clamp(min=0) - torch.log(fraction)
-        return found.squeeze(-1)
+        return height + slope * along - self.step * torch.exp(beyond.clamp(max=0)), beyond
 
     def place(self, column: Float64[Tensor, "B m 1"]) -> Int64[Tensor, "B m"]:
         """The line of each value: how many ordinary ones are smaller, behind the lines of the scores before."""

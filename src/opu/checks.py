@@ -7,6 +7,11 @@ from jaxtyping import Int64
 from torch import Tensor
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says in its first line, or its kind where it says nothing."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
 def check_inputs(x: Tensor, what: str = "inputs", first_row: int = 0) -> None:
     """Refuse inputs that are empty or not finite."""
     if x.ndim > 0 and len(x) == 0:

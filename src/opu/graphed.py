@@ -5,6 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from opu.checks import first_line
+
 WARM_UP = 3
 
 
@@ -61,7 +63,7 @@ class Graphed:
                 self._output = self._function(*self._inputs)
         except RuntimeError as error:
             raise RuntimeError(
-                f"this work could not be recorded as a CUDA graph ({str(error).splitlines()[0]}); perhaps a teacher or a "
+                f"this work could not be recorded as a CUDA graph ({first_line(error)}); perhaps a teacher or a "
                 "transformation of your own reads a value back to the CPU. Run it without a graph."
             ) from error
         self._graph = graph

@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from opu.checks import first_line
 from opu.dirichlet import Dirichlet
 
 LONGEST = 31  # of the series whose recursion a program of a GPU holds as a square matrix
@@ -100,8 +101,9 @@ def _triton_is_for(device: torch.device) -> bool:
 
         exponential(torch.zeros(1, 1, dtype=torch.float64, device=device))
     except Exception as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        warnings.warn(f"Triton does not work here ({reason}); the exact MMD takes a slower way.", stacklevel=2)
+        warnings.warn(
+            f"Triton does not work here ({first_line(error)}); the exact MMD takes a slower way.", stacklevel=2
+        )
         return False
     return True
 

@@ -121,7 +121,7 @@ def test_a_step_cannot_be_recorded_on_the_cpu(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_a_recording_does_what_the_function_does():
     weights = [torch.zeros(3, device="cuda") for _ in range(2)]
     rate = torch.zeros((), device="cuda")

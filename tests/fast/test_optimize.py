@@ -107,10 +107,7 @@ def test_a_precision_that_is_not_there_is_refused(precision):
         opu.optimize(mlp(4, 3), torch.randn(2, 4), precision=precision)
 
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-
-
-@needs_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("num_classes", [2, 10, 47])
 @pytest.mark.parametrize("hidden", [(400, 400), (100, 100), (64, 30, 30)])
 def test_the_kernel_agrees_within_bfloat16(hidden, num_classes):
@@ -125,7 +122,7 @@ def test_the_kernel_agrees_within_bfloat16(hidden, num_classes):
         assert_no_number_stays_none(way, x)
 
 
-@needs_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize(
     ("hidden", "link"), [((400, 400), "exp"), ((100, 100), None), ((448, 448), None), ((33, 33), "exp")]
 )

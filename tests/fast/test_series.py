@@ -12,7 +12,6 @@ from opu.kernels import Exponential, Polynomial
 from opu.moments import LONGEST, _has_kernels, kernel_to_points, kernel_within
 from opu.objectives import ExactMMD
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 LONG, TOO_LONG = Polynomial(LONGEST, 0.5).power_series(), Polynomial(LONGEST + 1, 0.5).power_series()
 
 
@@ -26,7 +25,7 @@ def both(logits, log_precision, points, coefficients):
     return [each.cpu() for each in found]
 
 
-@needs_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
     "coefficients",
@@ -54,7 +53,7 @@ def agree(count, batch, num_classes, dtype, coefficients):
             torch.testing.assert_close(ours, theirs, rtol=rtol, atol=atol * sum(coefficients))
 
 
-@needs_gpu
+@pytest.mark.gpu
 def test_a_recording_of_them_answers_other_inputs():
     def gradient(logits, log_precision, log_particles):
         leaves = logits.detach().requires_grad_(), log_precision.detach().requires_grad_()
@@ -68,7 +67,7 @@ def test_a_recording_of_them_answers_other_inputs():
         torch.testing.assert_close(found, gradient(*inputs), rtol=1e-4, atol=1e-6)
 
 
-@needs_gpu
+@pytest.mark.gpu
 def test_what_they_are_for():
     points = torch.rand(3, 2, 4, device="cuda")
     assert _has_kernels(points, len(LONG) - 1)

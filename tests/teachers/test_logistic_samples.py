@@ -51,10 +51,7 @@ def test_some_samples_are_a_teacher_of_their_own():
     assert some.diagnostics == {}
 
 
-@pytest.mark.parametrize(
-    "device",
-    ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))],
-)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_answers_are_where_the_samples_are(device):
     here, x = samples(), torch.randn(5, 3)
     there = here.to(device)

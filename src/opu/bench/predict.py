@@ -15,6 +15,7 @@ import opu
 from opu.baselines import CategoricalStudent
 from opu.bench.clock import take_turns
 from opu.bench.passes import CompiledFolded, Folded, KeptUnits, Running, dropout_mlp, loop, vectorised
+from opu.checks import first_line
 from opu.environment import environment
 from opu.fast import Optimized, optimize
 from opu.fast.fused import Fused
@@ -142,7 +143,7 @@ def _where_it_compiles(make: Callable[[], Call], device: str, notes: dict[str, s
         try:
             call(torch.rand(batch, FEATURES, device=device))
         except Exception as error:  # whatever a compiler may raise, or that there is none
-            notes["torch.compile"] = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+            notes["torch.compile"] = f"{type(error).__name__}: {first_line(error)}"
             return None
         return call
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from opu.checks import first_line
 from opu.export.answers import Answers
 from opu.export.drift import Said
 
@@ -86,9 +87,7 @@ def _strip(model: Any) -> None:
 
 def refusal(error: Exception) -> str:
     """One line on a network that cannot leave Python."""
-    first = next(
-        (line.strip() for line in str(error.__cause__ or error).splitlines() if line.strip()), type(error).__name__
-    )
+    first = first_line(error.__cause__ or error)
     return f"the student's network cannot be exported ({first[:200]}); use layers that torch.export knows."
 
 

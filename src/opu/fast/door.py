@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
+from opu.checks import first_line
 from opu.dirichlet import Dirichlet
 from opu.fast.fused import WIDEST, Fused
 from opu.fast.recorded import recorded
@@ -75,7 +76,7 @@ def optimize(student: Student, example: Tensor, *, precision: str = "float32", c
             tried[name] = median_seconds(lambda way=way: way(example), REPEATS)  # type: ignore[misc]
             ways[name] = way
         except Exception as error:  # whatever a compiler or a driver may raise: that way is not for this machine
-            tried[name] = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+            tried[name] = f"{type(error).__name__}: {first_line(error)}"
     if not ways:
         raise ValueError(f"no way in {precision} answers as this student does on the example ({tried}); use float32.")
     return Optimized(student, ways, tried)

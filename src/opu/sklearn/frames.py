@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from opu.checks import first_line
+
 MOST_CATEGORIES = 50
 
 
@@ -23,7 +25,7 @@ def read_frame(path: Path, *, header: bool = True) -> Any:
     try:
         frame, names = _read(path, kind, header)
     except (ValueError, OSError) as error:  # what pandas and pyarrow raise for broken files are ValueErrors
-        raise ValueError(f"{path} could not be read as a table ({str(error).strip().splitlines()[0]}).") from error
+        raise ValueError(f"{path} could not be read as a table ({first_line(error)}).") from error
     _check_names(path, names, header=header and kind != ".parquet")
     frame.columns = names
     if frame.empty:

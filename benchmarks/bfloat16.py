@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 
 import opu
-from opu import measures, metrics
+from opu import measures
+from opu.evaluation import metrics
 from opu.environment import environment
-from opu.experiments.domains import mnist
-from opu.experiments.models import Models, Scale
-from opu.experiments.rows import select
+from reproduction.paper.domains import mnist
+from reproduction.paper.models import Models, Scale
+from reproduction.paper.rows import select
 from opu.files import write_json
 
 
@@ -34,13 +35,13 @@ def main() -> None:
         models = Models(domain, scale, 0, Path(folder), device, progress=False)
         student = models.make(row.for_classes(domain.num_classes)).eval()
     fast = opu.optimize(student, domain.test, precision="bfloat16")  # type: ignore[arg-type]
-    sets = {"test": domain.test, **domain.foreign}
+    sets = {"test": domain.test, **domain.ood}
     said = [{name: _said(model, student, x) for name, x in sets.items()} for model in (student, fast)]
     labels = domain.test_labels.cpu()
     found: dict[str, Any] = {"how": fast.how, "auroc": {}}
     found["accuracy"] = [100 * float((each["test"]["mean"].argmax(-1) == labels).float().mean()) for each in said]
     for measure in (name for name in said[0]["test"] if name != "mean"):
-        for name in domain.foreign:
+        for name in domain.ood:
             found["auroc"][f"{measure}/{name}"] = [_apart(each["test"][measure], each[name][measure]) for each in said]
     found["worst"] = max(abs(before - after) for before, after in found["auroc"].values())
     write_json(out, {**found, "environment": environment()})
@@ -54,8 +55,8 @@ def _said(model: nn.Module, student: Any, x: Tensor) -> dict[str, Tensor]:
 
 
 def _apart(inside: Tensor, outside: Tensor) -> float:
-    foreign = torch.cat([torch.zeros(len(inside)), torch.ones(len(outside))]).bool()
-    return metrics.auroc(torch.cat([inside, outside]).double().numpy(), foreign.numpy())
+    ood = torch.cat([torch.zeros(len(inside)), torch.ones(len(outside))]).bool()
+    return metrics.auroc(torch.cat([inside, outside]).double().numpy(), ood.numpy())
 
 
 if __name__ == "__main__":

@@ -19,10 +19,10 @@ import onnx
 import torch
 
 import opu
-from opu.bench.clock import take_turns
+from benchmarks.clock import take_turns
 from opu.environment import environment
-from opu.experiments.domains import Domain, mnist
-from opu.experiments.models import Models, Scale
+from reproduction.paper.domains import Domain, mnist
+from reproduction.paper.models import Models, Scale
 from opu.export import write
 from opu.export.drift import drift
 from opu.export.onnx_file import runner
@@ -48,11 +48,11 @@ def main() -> None:
         files = _files(students, domain, Path(folder))
         said = {name: runner(onnx.load(path), torch.get_num_threads()) for name, path in files.items()}
         x, labels = domain.test.numpy(), domain.test_labels.numpy()
-        foreign = {name: domain.foreign[name].numpy() for name in STRANGERS}
+        ood = {name: domain.ood[name].numpy() for name in STRANGERS}
         times = take_turns({name: partial(each, x) for name, each in said.items()}, options.rounds)
         rows: dict[str, Any] = {}
         for name, path in files.items():
-            found = drift(said["float32"], said[name], x, labels, foreign)
+            found = drift(said["float32"], said[name], x, labels, ood)
             student = students.get(name)
             rows[name] = {
                 **found,

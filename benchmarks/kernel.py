@@ -17,8 +17,8 @@ import torch
 
 import opu
 from opu.environment import environment
-from opu.fast.fused import Fused
-from opu.fast.side_by_side import SideBySide
+from opu.acceleration.fused import Fused
+from opu.acceleration.stacked import Stacked
 from opu.files import write_json
 
 REPLAYS, ROUNDS = 100, 10
@@ -34,7 +34,7 @@ def main() -> None:
     student = opu.students.mlp(784, 10, (400, 400)).eval().cuda()
     halved = copy.deepcopy(student).bfloat16()
     x = torch.rand(options.rows, 784, device="cuda")
-    short, layers = x.bfloat16(), SideBySide(student, torch.bfloat16)
+    short, layers = x.bfloat16(), Stacked(student, torch.bfloat16)
     fused, (weight, bias) = Fused(layers), layers.first
     found: dict[str, Any] = {"rows": options.rows, "microseconds": {}}
     seconds = found["microseconds"]

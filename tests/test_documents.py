@@ -14,7 +14,7 @@ import torch
 import opu
 from opu.export import write
 from opu.novelty import Novelty
-from opu.tables import TABLES, render
+from reproduction.rendering import TABLES, render
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

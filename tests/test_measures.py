@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from opu import measures
-from opu.dirichlet import Dirichlet
-from opu.fit import LARGEST_LOG_PRECISION
+from opu.distributions.dirichlet import Dirichlet
+from opu.distributions.pointwise import LARGEST_LOG_PRECISION
 from opu.measures import MEASURES, all_measures
 
 laws = settings(deadline=None, max_examples=30, derandomize=True, phases=(Phase.explicit, Phase.generate))

@@ -9,9 +9,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from opu.dirichlet import Dirichlet
+from opu.distributions.dirichlet import Dirichlet
 from opu.measures import predictive_entropy
-from opu.novelty import FEWEST_INPUTS, FOR_ROWS, MOST_QUANTILES, Blend, Novelty, rarity
+from opu.novelty import FEWEST_INPUTS, FOR_TABLES, MOST_QUANTILES, Blend, Novelty, negative_log_p
 
 laws = settings(deadline=None, max_examples=60, derandomize=True, phases=(Phase.explicit, Phase.generate))
 LEVELS = (0.01, 0.05, 0.1, 0.5)
@@ -123,7 +123,7 @@ def test_p_values_fall_as_novelty_rises(seed, size):
     assert (p[order].diff()[above] < 0).all()
 
 
-# Rarity
+# NegativeLogP
 
 
 @laws
@@ -132,7 +132,7 @@ def test_rarity_counts_the_ordinary_values_that_are_at_least_as_large(values):
     ordinary = torch.tensor(values, dtype=torch.float64).sort().values
     at_least = (ordinary.unsqueeze(0) >= ordinary.unsqueeze(1)).sum(-1)
     want = -torch.log(at_least.double() / (len(values) + 1))
-    torch.testing.assert_close(rarity(ordinary, ordinary), want, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(negative_log_p(ordinary, ordinary), want, rtol=1e-12, atol=1e-12)
 
 
 @laws
@@ -145,13 +145,13 @@ def test_rarity_rises_strictly_within_and_beyond_the_ordinary_range(values, aske
     probes.append(ordinary[0] - beyond[:3])
     points = torch.cat(probes).unique()
     points = points[points > ordinary[0] - 0.2 * spread]  # farther below, the distance from 1 drowns in rounding
-    assert (rarity(points, ordinary).diff() > 0).all()
+    assert (negative_log_p(points, ordinary).diff() > 0).all()
 
 
 def test_rarity_does_not_tie_far_from_the_ordinary_range():
     ordinary = torch.linspace(0, 1, 100, dtype=torch.float64)
-    above = rarity(torch.tensor([1.0, 1.001, 2.0, 10.0, 1e3, 1e6]).double(), ordinary)
-    below = rarity(torch.tensor([-1.0, -0.5, -0.1, -0.001, 0.0]).double(), ordinary)
+    above = negative_log_p(torch.tensor([1.0, 1.001, 2.0, 10.0, 1e3, 1e6]).double(), ordinary)
+    below = negative_log_p(torch.tensor([-1.0, -0.5, -0.1, -0.001, 0.0]).double(), ordinary)
     assert (above.diff() > 0).all()
     assert (below.diff() > 0).all()
     assert (below > 0).all()
@@ -161,7 +161,7 @@ def test_rarity_goes_on_smoothly_at_both_ends():
     ordinary = torch.randn(200, dtype=torch.float64).sort().values
     for end in (ordinary[0], ordinary[-1]):
         step = 1e-9
-        values = rarity(torch.stack([end - step, end, end + step]), ordinary)
+        values = negative_log_p(torch.stack([end - step, end, end + step]), ordinary)
         assert values.diff().abs().max() < 1e-6
 
 
@@ -169,15 +169,15 @@ def test_rarity_of_an_exponential_law_goes_on_as_its_logarithm():
     # The excess over any threshold is exponential with mean 1, so -log P(X >= v) = v, also beyond the largest value.
     ordinary = torch.from_numpy(-np.log1p(-(np.arange(2000) + 0.5) / 2000))
     values = torch.tensor([0.5, 2.0, 5.0, 10.0, 20.0], dtype=torch.float64)
-    torch.testing.assert_close(rarity(values, ordinary), values, rtol=0.1, atol=0.01)
+    torch.testing.assert_close(negative_log_p(values, ordinary), values, rtol=0.1, atol=0.01)
 
 
 def test_rarity_keeps_the_shape_of_what_it_is_asked():
     ordinary = torch.linspace(0, 1, 20, dtype=torch.float64)
     values = torch.rand(2, 3, dtype=torch.float64)
-    got = rarity(values, ordinary)
-    torch.testing.assert_close(got, rarity(values.flatten(), ordinary).view(2, 3))
-    torch.testing.assert_close(rarity(values[0, 0], ordinary), got[0, 0])
+    got = negative_log_p(values, ordinary)
+    torch.testing.assert_close(got, negative_log_p(values.flatten(), ordinary).view(2, 3))
+    torch.testing.assert_close(negative_log_p(values[0, 0], ordinary), got[0, 0])
 
 
 # Order
@@ -257,7 +257,7 @@ def test_ranks_within_the_calibration_inputs_survive_any_monotone_map():
 def test_state_survives_a_round_trip(size):
     novelty, fresh = Novelty.fit(both_vary(size), Blend(0.7, 0.3)), both_vary(40)
     stored = {name: buffer.clone() for name, buffer in novelty.state_dict().items()}
-    assert stored.keys() == {"entropy", "bluntness", "scores", "blend"}
+    assert stored.keys() == {"entropy", "dispersion", "scores", "blend"}
     assert all(len(buffer) == min(size, MOST_QUANTILES) for name, buffer in stored.items() if name != "blend")
     other = Novelty(**{name: torch.zeros_like(buffer) for name, buffer in stored.items()})
     other.load_state_dict(stored)
@@ -284,20 +284,20 @@ def test_too_few_inputs_are_refused():
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 5.0, math.nan])
 def test_a_share_outside_its_range_is_refused(share):
-    with pytest.raises(ValueError, match=r"share of bluntness .* must lie between 0 and 1; got"):
+    with pytest.raises(ValueError, match=r"share of dispersion .* must lie between 0 and 1; got"):
         Blend(share, 0.0)
 
 
 @pytest.mark.parametrize("tilt", [-0.1, 1.1, math.nan])
 def test_a_tilt_outside_its_range_is_refused(tilt):
-    with pytest.raises(ValueError, match=r"tilt of bluntness must lie between 0 and 1; got"):
+    with pytest.raises(ValueError, match=r"tilt of dispersion must lie between 0 and 1; got"):
         Blend(0.5, tilt)
 
 
 def test_for_rows_bluntness_is_the_negative_mean_log_concentration():
     q = both_vary(100)
-    novelty = Novelty.fit(q, FOR_ROWS)
-    torch.testing.assert_close(novelty.bluntness, -q.log_concentration().mean(-1).sort(descending=True).values)
+    novelty = Novelty.fit(q, FOR_TABLES)
+    torch.testing.assert_close(novelty.dispersion, -q.log_concentration().mean(-1).sort(descending=True).values)
     # So sure a mean that the precision hides what the smallest concentration shows.
     sure = Dirichlet.from_logits(torch.tensor([[30.0, 0.0, 0.0]]).double(), q.log_precision.median()[None])
     assert novelty.p_value(sure) < 0.02

@@ -4,13 +4,12 @@ A teacher turns inputs into particles on the simplex, a student answers with one
 far the two are apart, and :func:`distill` ties the three. Measures turn answers into scores.
 """
 
-from opu import fidelity, inputs, kernels, measures, objectives, students, teachers
+from opu import augment, fidelity, measures, objectives, students, teachers
 from opu._version import __version__
 from opu.cascade import Cascade
-from opu.dirichlet import Dirichlet, kl_divergence
-from opu.distill import calibrate, distill
-from opu.fast import optimize
-from opu.fit import maximum_likelihood, minimum_mmd
+from opu.distillation import calibrate, distill
+from opu.distributions import Dirichlet, kernels, kl_divergence, maximum_likelihood, minimum_mmd
+from opu.acceleration import optimize
 from opu.novelty import Novelty
 from opu.students import load
 
@@ -19,10 +18,10 @@ __all__ = [
     "Dirichlet",
     "Novelty",
     "__version__",
+    "augment",
     "calibrate",
     "distill",
     "fidelity",
-    "inputs",
     "kernels",
     "kl_divergence",
     "load",

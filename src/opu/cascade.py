@@ -8,9 +8,10 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
-from opu import measures, metrics
+from opu import measures
+from opu.evaluation import metrics
 from opu.checks import check_inputs, check_labels
-from opu.dirichlet import Dirichlet
+from opu.distributions.dirichlet import Dirichlet
 from opu.teachers import Teacher
 from opu.timing import median_seconds
 
@@ -18,7 +19,7 @@ FEWEST_INPUTS = 10
 
 
 @dataclass(frozen=True)
-class CascadeAnswer:
+class CascadePrediction:
     """Class probabilities of a batch, and which rows the teacher answered."""
 
     probabilities: Float[Tensor, "B K"]
@@ -31,13 +32,13 @@ class CascadeAnswer:
 
 
 class Cascade:
-    """Answers with the student and asks the teacher about the most doubtful fraction of ordinary inputs.
+    """Prediction with the student and asks the teacher about the most doubtful fraction of ordinary inputs.
 
     The threshold is set by :meth:`calibrate` on held-out ordinary inputs, so that the budget is kept on inputs like those
     whatever the student's scores mean. Inputs of another kind may cost more: that is when the teacher is wanted most.
 
     Args:
-        student: Answers with a Dirichlet.
+        student: Prediction with a Dirichlet.
         teacher: Asked for ``num_particles`` particles of every doubtful input.
         budget: Share of ordinary inputs that may go to the teacher.
         score: The doubt: a measure of the student's, such as ``least_confidence``, or ``novelty`` where it is calibrated.
@@ -87,7 +88,7 @@ class Cascade:
         return self
 
     @torch.no_grad()
-    def __call__(self, x: Tensor) -> CascadeAnswer:
+    def __call__(self, x: Tensor) -> CascadePrediction:
         """Probabilities for a batch; the rows of the teacher's are its average over particles."""
         if self.threshold is None:
             raise ValueError("the cascade has no threshold yet; call calibrate(inputs) with held-out ordinary inputs.")
@@ -98,7 +99,7 @@ class Cascade:
         if len(rows):
             answer = measures.mean(self.teacher(x[rows.to(x.device)], self.num_particles))
             probabilities[rows] = answer.to(probabilities)
-        return CascadeAnswer(probabilities, doubtful)
+        return CascadePrediction(probabilities, doubtful)
 
     def report(self, x: Tensor, labels: Tensor) -> dict[str, Any]:
         """What the cascade does on labelled inputs: the fraction handed over, accuracy, and mean cost per input.

@@ -1,6 +1,6 @@
 """Measures of uncertainty. All of them grow with it.
 
-Each takes a student's answer, a :class:`~opu.dirichlet.Dirichlet`, or a teacher's, log-probabilities ``(S, B, K)``. For
+Each takes a student's answer, a :class:`~opu.distributions.dirichlet.Dirichlet`, or a teacher's, log-probabilities ``(S, B, K)``. For
 particles, C and D are those of the most likely Dirichlet for each input, as in the paper's teacher baselines.
 """
 
@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from opu.dirichlet import Dirichlet
-from opu.fit import maximum_likelihood
+from opu.distributions.dirichlet import Dirichlet
+from opu.distributions.pointwise import maximum_likelihood
 
 Answer = Dirichlet | Float[Tensor, "S B K"]
 

@@ -1,6 +1,6 @@
 r"""Novelty: one score for near and far strangers, calibrated on ordinary inputs.
 
-The entropy E of the mean sees inputs near the classes, the bluntness B of the Dirichlet sees inputs far from them. Each is
+The entropy E of the mean sees inputs near the classes, the dispersion B of the Dirichlet sees inputs far from them. Each is
 turned into the probability that an ordinary input looks at least as uncertain, and either may raise the alarm. B may cause
 a share :math:`s` of all false alarms, and E the rest (a weighted Bonferroni rule), up to a constant:
 
@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from opu.dirichlet import Dirichlet
+from opu.distributions.dirichlet import Dirichlet
 
 MOST_QUANTILES = 2048
 FEWEST_INPUTS = 10
@@ -30,8 +30,8 @@ class Blend:
     r"""How novelty is made up.
 
     Attributes:
-        share: Of all false alarms, those that the bluntness may cause; the entropy may cause the others.
-        tilt: The weight :math:`w` in the bluntness :math:`-\ln\alpha_0 - \tfrac wK \sum_k \ln h_k`: 0 makes it the negative
+        share: Of all false alarms, those that the dispersion may cause; the entropy may cause the others.
+        tilt: The weight :math:`w` in the dispersion :math:`-\ln\alpha_0 - \tfrac wK \sum_k \ln h_k`: 0 makes it the negative
             log-precision, 1 the negative mean log-concentration.
     """
 
@@ -40,12 +40,12 @@ class Blend:
 
     def __post_init__(self) -> None:
         if not 0 < self.share < 1:
-            raise ValueError(f"the share of bluntness in the false alarms must lie between 0 and 1; got {self.share}.")
+            raise ValueError(f"the share of dispersion in the false alarms must lie between 0 and 1; got {self.share}.")
         if not 0 <= self.tilt <= 1:
-            raise ValueError(f"the tilt of bluntness must lie between 0 and 1; got {self.tilt}.")
+            raise ValueError(f"the tilt of dispersion must lie between 0 and 1; got {self.tilt}.")
 
 
-FOR_IMAGES, FOR_ROWS = Blend(0.1, 0.0), Blend(0.9, 1.0)
+FOR_IMAGES, FOR_TABLES = Blend(0.1, 0.0), Blend(0.9, 1.0)
 
 
 class Novelty(nn.Module):
@@ -56,14 +56,14 @@ class Novelty(nn.Module):
     """
 
     entropy: Tensor
-    bluntness: Tensor
+    dispersion: Tensor
     scores: Tensor
     blend: Tensor
     tails: Tensor
 
-    def __init__(self, entropy: Tensor, bluntness: Tensor, scores: Tensor, blend: Tensor) -> None:
+    def __init__(self, entropy: Tensor, dispersion: Tensor, scores: Tensor, blend: Tensor) -> None:
         super().__init__()
-        for name, values in (("entropy", entropy), ("bluntness", bluntness), ("scores", scores), ("blend", blend)):
+        for name, values in (("entropy", entropy), ("dispersion", dispersion), ("scores", scores), ("blend", blend)):
             self.register_buffer(name, values.double())
         self.register_buffer("tails", torch.ones(3, 2, dtype=torch.float64), persistent=False)
         self.register_load_state_dict_post_hook(_measure_tails)  # type: ignore[no-untyped-call]
@@ -78,14 +78,14 @@ class Novelty(nn.Module):
                 f"{len(q)}. Hold more inputs out."
             )
         numbers = torch.tensor([blend.share, blend.tilt], dtype=torch.float64, device=q.mean.device)
-        entropy, bluntness = _measures(q.detach(), numbers)
-        rare = rarity(entropy, entropy.sort().values), rarity(bluntness, bluntness.sort().values)
-        return cls(_quantiles(entropy), _quantiles(bluntness), _quantiles(_louder(*rare, numbers)), numbers)
+        entropy, dispersion = _measures(q.detach(), numbers)
+        rare = negative_log_p(entropy, entropy.sort().values), negative_log_p(dispersion, dispersion.sort().values)
+        return cls(_quantiles(entropy), _quantiles(dispersion), _quantiles(_louder(*rare, numbers)), numbers)
 
     def forward(self, q: Dirichlet) -> Float[Tensor, "*B"]:
         """N: it grows with novelty, and has no upper bound."""
-        entropy, bluntness = _measures(q, self.blend)
-        rare = rarity(entropy, self.entropy, self.tails[0]), rarity(bluntness, self.bluntness, self.tails[1])
+        entropy, dispersion = _measures(q, self.blend)
+        rare = negative_log_p(entropy, self.entropy, self.tails[0]), negative_log_p(dispersion, self.dispersion, self.tails[1])
         return _louder(*rare, self.blend).to(q.mean.dtype)
 
     def p_value(self, q: Dirichlet) -> Float[Tensor, "*B"]:
@@ -93,7 +93,7 @@ class Novelty(nn.Module):
 
         Never below ``1 / (n + 1)`` for ``n`` calibration inputs (2,048 at most): fewer inputs prove no more than that.
         """
-        p = torch.exp(-rarity(self(q).double(), self.scores, self.tails[2]))
+        p = torch.exp(-negative_log_p(self(q).double(), self.scores, self.tails[2]))
         return p.clamp(min=1 / (len(self.scores) + 1)).to(q.mean.dtype)
 
     def threshold(self, rate: float) -> float:
@@ -105,12 +105,12 @@ class Novelty(nn.Module):
 
 def _measure_tails(novelty: Novelty, *_: object) -> None:
     """Once, and again when other numbers have been read: in each call it would cost more than all the rest."""
-    parts = (novelty.entropy, novelty.bluntness, novelty.scores)
+    parts = (novelty.entropy, novelty.dispersion, novelty.scores)
     if min(len(each) for each in parts) > 1:
         novelty.tails = torch.stack([tail_scales(each) for each in parts])
 
 
-def rarity(
+def negative_log_p(
     values: Float[Tensor, "*B"], ordinary: Float[Tensor, " n"], scales: Float[Tensor, "2"] | None = None
 ) -> Float[Tensor, "*B"]:
     """Minus the log of the fraction of ordinary values that are at least as large, strictly rising in the value.

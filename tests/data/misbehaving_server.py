@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Server:
-    """Answers each path by a list of behaviours, one for each request; the last one stays."""
+    """Prediction each path by a list of behaviours, one for each request; the last one stays."""
 
     def __init__(self):
         self.script, self.seen, self.released = {}, [], threading.Event()

@@ -8,10 +8,10 @@ from mpmath.ctx_mp import MPContext
 
 import opu
 from opu import measures
-from opu.dirichlet import Dirichlet
-from opu.export.answers import CALIBRATED, PLAIN, Answers, Measures, Rarity
+from opu.distributions.dirichlet import Dirichlet
+from opu.export.answers import CALIBRATED, PLAIN, Prediction, Measures, NegativeLogP
 from opu.export.gamma import HIGHEST, LOWEST, Table
-from opu.novelty import FOR_IMAGES, FOR_ROWS, Novelty, rarity
+from opu.novelty import FOR_IMAGES, FOR_TABLES, Novelty, negative_log_p
 
 mp = MPContext()
 mp.dps = 40
@@ -76,14 +76,14 @@ def test_rarity_is_the_librarys_wherever_a_value_lies(n):
     ordinary = ordinary.sort().values
     values = torch.cat([torch.linspace(-8, 8, 999, dtype=torch.float64), ordinary, ordinary + 1e-9])
     both = torch.stack([ordinary, 3 * ordinary + 1])
-    ours = Rarity(both)
+    ours = NegativeLogP(both)
     assert torch.equal(
         ours.place(torch.stack([values, values], -1)[..., None])[:, 0], torch.searchsorted(ordinary, values)
     )
     columns = torch.stack([values, 3 * values + 1], -1).unsqueeze(-1)
     found, (fractions, _) = ours(columns), ours.fraction(columns)
     for column, (scaled, against) in enumerate([(values, both[0]), (3 * values + 1, both[1])]):
-        exact = rarity(scaled, against)
+        exact = negative_log_p(scaled, against)
         torch.testing.assert_close(found[:, column, 0], exact, rtol=1e-9, atol=1e-9)
         # What a p-value is: no smaller than calibration inputs allow.
         at_least = 1 / (len(ordinary) + 1)
@@ -92,13 +92,13 @@ def test_rarity_is_the_librarys_wherever_a_value_lies(n):
         )
 
 
-@pytest.mark.parametrize("blend", [FOR_IMAGES, FOR_ROWS])
+@pytest.mark.parametrize("blend", [FOR_IMAGES, FOR_TABLES])
 def test_novelty_and_its_p_value_are_the_librarys(blend):
     student = opu.students.mlp(4, 3, (16,)).eval()
     with torch.no_grad():
         student.novelty = Novelty.fit(student(torch.randn(400, 4)), blend)
         x = torch.cat([torch.randn(300, 4), 30 * torch.randn(100, 4)])
-        found = dict(zip(CALIBRATED, Answers(student)(x), strict=True))
+        found = dict(zip(CALIBRATED, Prediction(student)(x), strict=True))
         q = student(x)
         torch.testing.assert_close(found["novelty"], student.novelty(q), rtol=2e-5, atol=1e-5)
         torch.testing.assert_close(found["novelty_p_value"], student.novelty.p_value(q), rtol=2e-5, atol=1e-6)
@@ -107,6 +107,6 @@ def test_novelty_and_its_p_value_are_the_librarys(blend):
 def test_inputs_are_prepared_first():
     student = opu.students.mlp(4, 3, (16,)).eval()
     x = torch.randn(20, 4)
-    prepared = Answers(student, lambda x: 2 * x + 1)
-    for ours, theirs in zip(prepared(x), Answers(student)(2 * x + 1), strict=True):
+    prepared = Prediction(student, lambda x: 2 * x + 1)
+    for ours, theirs in zip(prepared(x), Prediction(student)(2 * x + 1), strict=True):
         torch.testing.assert_close(ours, theirs)

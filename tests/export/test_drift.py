@@ -40,7 +40,7 @@ def test_a_student_beside_itself_has_not_moved(inputs):
 
 
 def test_a_precision_turned_upside_down_shows(inputs):
-    found = drift(says(0.0), says(5.0), inputs, foreign={"far": inputs - np.array([0, 9], dtype=np.float32)})
+    found = drift(says(0.0), says(5.0), inputs, ood={"far": inputs - np.array([0, 9], dtype=np.float32)})
     assert "accuracy" not in found
     assert found["same_class"] < 60
     assert found["measures"]["log_precision"]["spearman"] == pytest.approx(-1)

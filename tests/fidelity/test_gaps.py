@@ -7,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opu.dirichlet import Dirichlet
+from opu.distributions.dirichlet import Dirichlet
 from opu.fidelity import gaps
-from opu.fit import minimum_mmd
-from opu.kernels import Exponential, Polynomial
+from opu.distributions.pointwise import minimum_mmd
+from opu.distributions.kernels import Exponential, Polynomial
 
 
 def clouds(num_inputs, num_classes, num_particles, spread, seed):

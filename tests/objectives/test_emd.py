@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from opu.dirichlet import Dirichlet
+from opu.distributions.dirichlet import Dirichlet
 from opu.objectives import Critic, CriticEMD, ExactMMD, ForwardKL, WeightedSum
 
 

@@ -11,11 +11,11 @@ from scipy import special, stats
 from torch import Tensor
 
 import opu
-from opu.dirichlet import Dirichlet, kl_divergence
-from opu.kernels import Polynomial
+from opu.distributions.dirichlet import Dirichlet, kl_divergence
+from opu.distributions.kernels import Polynomial
 from opu.objectives.base import BaseObjective, Objective, WeightedSum
 from opu.objectives.exact_mmd import ExactMMD
-from opu.objectives.kl import CrossEntropy, ForwardKL, SteadyKL
+from opu.objectives.kl import CrossEntropy, ForwardKL, ClippedKL
 
 mp = MPContext()
 mp.dps = 50
@@ -130,7 +130,7 @@ def random_case(seed: int, rows: int = 20, classes: int = 4) -> tuple[Tensor, Te
 def test_a_steady_gradient_is_the_gradient_shortened_to_the_bound_in_the_same_direction(seed):
     log_alpha, mean_log = random_case(seed)
     value, full = gradient(ForwardKL(), log_alpha, mean_log)
-    steady_value, short = gradient(SteadyKL(3.0), log_alpha, mean_log)
+    steady_value, short = gradient(ClippedKL(3.0), log_alpha, mean_log)
     torch.testing.assert_close(steady_value, value)
     length = full.norm(dim=-1)
     assert (length > 3).any()  # else nothing is tested
@@ -141,13 +141,13 @@ def test_a_steady_gradient_is_the_gradient_shortened_to_the_bound_in_the_same_di
 def test_a_bound_that_nothing_reaches_changes_nothing():
     log_alpha, mean_log = random_case(0)
     torch.testing.assert_close(
-        gradient(SteadyKL(1e12), log_alpha, mean_log), gradient(ForwardKL(), log_alpha, mean_log)
+        gradient(ClippedKL(1e12), log_alpha, mean_log), gradient(ForwardKL(), log_alpha, mean_log)
     )
 
 
 def test_a_steady_gradient_vanishes_where_that_of_the_kl_does():
     alpha = torch.tensor(ALPHAS, dtype=torch.float64)
-    _, found = gradient(SteadyKL(), alpha.log(), expected_log(*ALPHAS)[0])
+    _, found = gradient(ClippedKL(), alpha.log(), expected_log(*ALPHAS)[0])
     torch.testing.assert_close(found, torch.zeros_like(found), rtol=0, atol=1e-9)
 
 
@@ -155,7 +155,7 @@ def test_without_gradients_steady_is_the_kl():
     log_alpha, mean_log = random_case(1)
     q = Dirichlet.from_log_concentration(log_alpha)
     with torch.no_grad():
-        assert torch.equal(SteadyKL()(NO_INPUT, mean_log[None], q), ForwardKL()(NO_INPUT, mean_log[None], q))
+        assert torch.equal(ClippedKL()(NO_INPUT, mean_log[None], q), ForwardKL()(NO_INPUT, mean_log[None], q))
 
 
 def test_far_inputs_do_not_drag_the_precision_of_all_others_down():
@@ -173,14 +173,14 @@ def test_far_inputs_do_not_drag_the_precision_of_all_others_down():
 
     def fitted(objective: str) -> Tensor:
         torch.manual_seed(1)
-        student = opu.students.mlp(4, 2, (32,), link="bounded(-2, 12)").start_precision_at(4.0)
+        student = opu.students.mlp(4, 2, (32,), link="sigmoid(-2, 12)").start_precision_at(4.0)
         x = torch.cat([near, far])
         opu.distill(
             teacher,
             student,
             x,
             objective=objective,
-            broaden=None,
+            augment=None,
             epochs=1000,
             learning_rate=1e-2,
             held_out=0,
@@ -190,15 +190,15 @@ def test_far_inputs_do_not_drag_the_precision_of_all_others_down():
             return student.eval()(near).log_precision
 
     truth = opu.maximum_likelihood(teacher(near, 2000)).log_precision
-    error = {objective: float((fitted(objective) - truth).abs().median()) for objective in ("kl", "steady_kl")}
-    assert error["steady_kl"] < 0.5
-    assert error["kl"] > 2 * error["steady_kl"]
+    error = {objective: float((fitted(objective) - truth).abs().median()) for objective in ("kl", "clipped_kl")}
+    assert error["clipped_kl"] < 0.5
+    assert error["kl"] > 2 * error["clipped_kl"]
 
 
 @pytest.mark.parametrize("strongest", [0, -1.0, math.inf, math.nan])
 def test_a_bound_that_is_not_positive_and_finite_is_refused(strongest):
     with pytest.raises(ValueError, match="strongest pull of one input must be positive and finite; got"):
-        SteadyKL(strongest)
+        ClippedKL(strongest)
 
 
 # Arithmetic

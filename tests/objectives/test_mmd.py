@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from opu.dirichlet import Dirichlet
-from opu.kernels import RBF, Exponential, Kernel, Polynomial
-from opu.moments import kernel_between, kernel_to_points
+from opu.distributions.dirichlet import Dirichlet
+from opu.distributions.kernels import RBF, Exponential, Kernel, Polynomial
+from opu.distributions.moments import kernel_between, kernel_to_points
 from opu.objectives.exact_mmd import ExactMMD, squared_mmd_between, teacher_term
 from opu.objectives.sampled_mmd import SampledMMD, squared_mmd
 

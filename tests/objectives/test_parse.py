@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from opu.dirichlet import Dirichlet
-from opu.kernels import Exponential, Polynomial
+from opu.distributions.dirichlet import Dirichlet
+from opu.distributions.kernels import Exponential, Polynomial
 from opu.objectives import (
     NAMES,
     CriticEMD,
@@ -15,7 +15,7 @@ from opu.objectives import (
     ForwardKL,
     SampledMMD,
     Sinkhorn,
-    SteadyKL,
+    ClippedKL,
     WeightedSum,
     default,
     parse,
@@ -23,7 +23,7 @@ from opu.objectives import (
 
 OBJECTS = {
     "kl": ForwardKL,
-    "steady_kl": SteadyKL,
+    "clipped_kl": ClippedKL,
     "cross_entropy": CrossEntropy,
     "mmd": lambda: ExactMMD(Exponential()),
     "mmd_polynomial": lambda: ExactMMD(0.5 * Polynomial(3) + 0.5 * Polynomial(4)),
@@ -50,7 +50,7 @@ def test_a_sum_in_words_is_the_sum_of_the_objects():
 @pytest.mark.parametrize(("num_classes", "weight"), [(2, 0.5), (10, 0.1), (47, 0.0213), (50, 0.02)])
 def test_the_default_averages_kl_over_the_classes(num_classes, weight):
     terms = parse(default(num_classes)).terms
-    assert [(w, type(term)) for w, term in terms] == [(weight, SteadyKL), (10.0, ExactMMD)]
+    assert [(w, type(term)) for w, term in terms] == [(weight, ClippedKL), (10.0, ExactMMD)]
 
 
 @pytest.mark.parametrize("num_classes", [51, 1000])

@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from opu.dirichlet import Dirichlet
+from opu.distributions.dirichlet import Dirichlet
 from opu.objectives import Sinkhorn
 from opu.objectives.sinkhorn import sinkhorn_divergence
 

@@ -10,7 +10,7 @@ from mpmath.ctx_mp import MPContext
 
 import opu
 from opu import students
-from opu.students import Bounded, Exp, SlowlyBounded, Softplus
+from opu.students import Sigmoid, Exp, Softsign, Softplus
 from opu.students.links import bounds_for, parse_link
 
 mp = MPContext()
@@ -42,7 +42,7 @@ def test_softplus_is_the_log_of_softplus(z):
 @given(finite, bounds)
 def test_bounded_is_a_sigmoid_between_its_bounds(z, pair):
     low, high = pair
-    answer = Bounded(low, high)(torch.tensor([z], dtype=torch.float64)).item()
+    answer = Sigmoid(low, high)(torch.tensor([z], dtype=torch.float64)).item()
     expected = low + (high - low) * float(1 / (1 + mp.exp(-mp.mpf(z))))
     assert answer == pytest.approx(expected, rel=1e-12, abs=1e-12 * (abs(low) + abs(high)))
 
@@ -51,7 +51,7 @@ def test_bounded_is_a_sigmoid_between_its_bounds(z, pair):
 @given(finite, bounds)
 def test_slow_bounds_are_approached_as_one_over_z(z, pair):
     low, high = pair
-    answer = SlowlyBounded(low, high)(torch.tensor([z], dtype=torch.float64)).item()
+    answer = Softsign(low, high)(torch.tensor([z], dtype=torch.float64)).item()
     near, far = (low, high) if z < 0 else (high, low)
     left = mp.mpf(far - near) / (2 * (1 + abs(mp.mpf(z))))  # of the way to the bound on z's side
     assert answer == pytest.approx(float(near + left), rel=1e-12, abs=1e-12 * (abs(low) + abs(high)))
@@ -60,7 +60,7 @@ def test_slow_bounds_are_approached_as_one_over_z(z, pair):
 def test_slow_bounds_let_a_precision_come_back_from_where_the_sigmoid_holds_it():
     """Two hundred steps of Adam from far out, towards the middle."""
     ends = {}
-    for link in (Bounded(), SlowlyBounded()):
+    for link in (Sigmoid(), Softsign()):
         z = torch.tensor([30.0], requires_grad=True)
         optimizer = torch.optim.Adam([z], 0.3)
         for _ in range(200):
@@ -68,11 +68,11 @@ def test_slow_bounds_let_a_precision_come_back_from_where_the_sigmoid_holds_it()
             (link(z) - 2.5).square().sum().backward()
             optimizer.step()
         ends[type(link)] = float(link(z.detach()))
-    assert ends[Bounded] > 6.99
-    assert abs(ends[SlowlyBounded] - 2.5) < 0.5
+    assert ends[Sigmoid] > 6.99
+    assert abs(ends[Softsign] - 2.5) < 0.5
 
 
-@pytest.mark.parametrize("kind", [Bounded, SlowlyBounded])
+@pytest.mark.parametrize("kind", [Sigmoid, Softsign])
 @laws
 @given(bounds, st.lists(finite, min_size=2, max_size=8))
 def test_bounded_stays_within_its_bounds_and_never_falls(kind, pair, values):
@@ -87,7 +87,7 @@ def test_bounded_stays_within_its_bounds_and_never_falls(kind, pair, values):
 
 def test_bounded_is_in_the_middle_at_zero_and_at_its_bounds_far_out():
     z = torch.tensor([-1e4, 0.0, 1e4])
-    assert Bounded()(z).tolist() == [-2.0, 2.5, 7.0]
+    assert Sigmoid()(z).tolist() == [-2.0, 2.5, 7.0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -101,7 +101,7 @@ def test_softplus_is_stable_with_the_right_gradient_everywhere(z, dtype):
     assert gradient.item() == pytest.approx(slope, rel=1e-5)
 
 
-@pytest.mark.parametrize("link", [Exp(), Softplus(), Bounded(), SlowlyBounded()], ids=str)
+@pytest.mark.parametrize("link", [Exp(), Softplus(), Sigmoid(), Softsign()], ids=str)
 def test_gradients_are_finite_and_never_negative(link):
     z = torch.tensor(EXTREMES, requires_grad=True)
     (gradient,) = torch.autograd.grad(link(z).sum(), z)
@@ -113,14 +113,14 @@ def test_gradients_are_finite_and_never_negative(link):
 
 
 @pytest.mark.parametrize(
-    "link", [Exp(), Softplus(), Bounded(), Bounded(-1.5, 3.0), Bounded(0.0, 1e6), SlowlyBounded(-1.5, 3.0)], ids=str
+    "link", [Exp(), Softplus(), Sigmoid(), Sigmoid(-1.5, 3.0), Sigmoid(0.0, 1e6), Softsign(-1.5, 3.0)], ids=str
 )
 def test_a_link_is_read_back_from_its_name(link):
     assert parse_link(str(link)) == link
     assert parse_link(link) is link
 
 
-@pytest.mark.parametrize("kind", [Bounded, SlowlyBounded])
+@pytest.mark.parametrize("kind", [Sigmoid, Softsign])
 @laws
 @given(bounds)
 def test_any_bounds_are_read_back_exactly(kind, pair):
@@ -130,25 +130,25 @@ def test_any_bounds_are_read_back_exactly(kind, pair):
 
 
 @pytest.mark.parametrize(
-    "name", ["bounded(-1,2.5)", "bounded( -1 , 2.5 )", "bounded(-1.0, +2.5)", "bounded(-1e0, 25e-1)"]
+    "name", ["sigmoid(-1,2.5)", "bounded( -1 , 2.5 )", "sigmoid(-1.0, +2.5)", "sigmoid(-1e0, 25e-1)"]
 )
 def test_bounds_may_be_written_in_several_ways(name):
-    assert parse_link(name) == Bounded(-1.0, 2.5)
+    assert parse_link(name) == Sigmoid(-1.0, 2.5)
 
 
 def test_the_plain_names():
     assert parse_link("exp") == Exp()
     assert parse_link("softplus") == Softplus()
-    assert parse_link("bounded") == Bounded(-2.0, 7.0)
-    assert parse_link("slowly_bounded") == SlowlyBounded(-2.0, 7.0) != Bounded(-2.0, 7.0)
+    assert parse_link("sigmoid") == Sigmoid(-2.0, 7.0)
+    assert parse_link("softsign") == Softsign(-2.0, 7.0) != Sigmoid(-2.0, 7.0)
 
 
 @pytest.mark.parametrize(
-    "name", ["", "tanh", "Exp", "bounded(1)", "bounded(1, 2, 3)", "bounded(a, b)", "bounded(1.2.3, 4)", "bounded(., 1)"]
+    "name", ["", "tanh", "Exp", "sigmoid(1)", "sigmoid(1, 2, 3)", "bounded(a, b)", "sigmoid(1.2.3, 4)", "bounded(., 1)"]
 )
 def test_an_unknown_name_is_refused_with_those_that_exist(name):
     with pytest.raises(
-        ValueError, match=r"a link is exp, softplus, bounded\(low, high\) or slowly_bounded\(low, high\); got"
+        ValueError, match=r"a link is exp, softplus, bounded\(low, high\) or softsign\(low, high\); got"
     ):
         parse_link(name)
 
@@ -156,16 +156,16 @@ def test_an_unknown_name_is_refused_with_those_that_exist(name):
 @pytest.mark.parametrize(("low", "high"), [(1.0, 1.0), (2.0, 1.0), (math.nan, 1.0), (0.0, math.nan)])
 def test_bounds_that_do_not_rise_are_refused(low, high):
     with pytest.raises(ValueError, match="the bounds of a link must be finite and rise; got"):
-        Bounded(low, high)
+        Sigmoid(low, high)
 
 
 @pytest.mark.parametrize(("low", "high"), [(-math.inf, 1.0), (0.0, math.inf)])
 def test_infinite_bounds_which_would_answer_with_nan_are_refused(low, high):
     with pytest.raises(ValueError, match="bounds"):
-        Bounded(low, high)
+        Sigmoid(low, high)
 
 
-@pytest.mark.parametrize("link", [Exp(), Softplus(), Bounded(-2.0, 7.0), SlowlyBounded(-2.0, 7.0)], ids=str)
+@pytest.mark.parametrize("link", [Exp(), Softplus(), Sigmoid(-2.0, 7.0), Softsign(-2.0, 7.0)], ids=str)
 @given(g=st.floats(-0.6, 5.6))
 def test_the_inverse_of_a_link_leads_back(link, g):
     assert float(link(torch.tensor([link.inverse(g)], dtype=torch.float64))) == pytest.approx(g, abs=1e-6)
@@ -173,11 +173,11 @@ def test_the_inverse_of_a_link_leads_back(link, g):
 
 def test_the_inverse_of_bounds_stays_finite_beyond_them():
     for g in (-50.0, 50.0, math.inf):
-        assert abs(Bounded(-2.0, 7.0).inverse(g)) < 5
-        assert abs(SlowlyBounded(-2.0, 7.0).inverse(g)) < 5
+        assert abs(Sigmoid(-2.0, 7.0).inverse(g)) < 5
+        assert abs(Softsign(-2.0, 7.0).inverse(g)) < 5
 
 
-@pytest.mark.parametrize("kind", [Bounded, SlowlyBounded])
+@pytest.mark.parametrize("kind", [Sigmoid, Softsign])
 def test_at_a_links_edge_the_slope_is_a_tenth_of_that_in_the_middle(kind):
     link = kind(-1.0, 3.0)
     middle, edge = 1.0, 3.0 - 4.0 * link.edge
@@ -215,7 +215,7 @@ def sharp(log_precision):
 def test_fitted_bounds_leave_room_for_the_teachers_precision_and_are_saved(tmp_path):
     x = torch.randn(300, 3)
     student = students.mlp(3, 3, (8,)).fit_bounds(sharp(9.0), x)
-    assert isinstance(student.link, SlowlyBounded)
+    assert isinstance(student.link, Softsign)
     assert student.link.high == pytest.approx(10.0, abs=0.3)
     student.save(tmp_path / "student")
     again = opu.load(tmp_path / "student")
@@ -224,13 +224,13 @@ def test_fitted_bounds_leave_room_for_the_teachers_precision_and_are_saved(tmp_p
 
 
 def test_fitted_bounds_of_a_plain_teacher_are_the_default_and_keep_the_kind_of_link():
-    student = students.mlp(3, 3, (8,), link="bounded").fit_bounds(sharp(2.0), torch.randn(100, 3))
-    assert student.link == Bounded(-2.0, 7.0)
+    student = students.mlp(3, 3, (8,), link="sigmoid").fit_bounds(sharp(2.0), torch.randn(100, 3))
+    assert student.link == Sigmoid(-2.0, 7.0)
 
 
 def test_fitted_bounds_never_narrow_those_that_were_given():
-    student = students.mlp(3, 3, (8,), link="slowly_bounded(-6, 15)").fit_bounds(sharp(2.0), torch.randn(100, 3))
-    assert student.link == SlowlyBounded(-6.0, 15.0)
+    student = students.mlp(3, 3, (8,), link="softsign(-6, 15)").fit_bounds(sharp(2.0), torch.randn(100, 3))
+    assert student.link == Softsign(-6.0, 15.0)
 
 
 def test_bounds_are_fitted_to_inputs_of_any_kind_and_on_a_backbone(tmp_path):

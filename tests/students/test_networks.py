@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from opu.dirichlet import Dirichlet
-from opu.students import SlowlyBounded, Student, from_backbone, lenet, mlp
+from opu.distributions.dirichlet import Dirichlet
+from opu.students import Softsign, Student, from_backbone, lenet, mlp
 from opu.teachers import Ensemble, MCDropout, WeightSamples
 
 
@@ -57,7 +57,7 @@ def test_rows_do_not_depend_on_their_company(name):
 
 
 @every
-@pytest.mark.parametrize("link", ["exp", "softplus", "bounded(-1, 2)"])
+@pytest.mark.parametrize("link", ["exp", "softplus", "sigmoid(-1, 2)"])
 def test_the_answer_is_the_softmax_and_the_link_of_the_networks(name, link):
     make, shape = BUILDERS[name]
     student = make().eval()
@@ -72,7 +72,7 @@ def test_the_answer_is_the_softmax_and_the_link_of_the_networks(name, link):
 @every
 def test_the_default_link_keeps_the_log_precision_between_its_bounds(name):
     student, x = build(name)
-    assert student.link == SlowlyBounded(-2.0, 7.0)
+    assert student.link == Softsign(-2.0, 7.0)
     for scale in (1.0, 1e3, 1e6):
         g = student(scale * x).log_precision.detach()
         assert float(g.min()) >= -2

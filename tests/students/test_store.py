@@ -14,7 +14,7 @@ from torch import nn
 
 import opu
 from opu.novelty import Novelty
-from opu.students import Bounded, Student, from_backbone, lenet, mlp
+from opu.students import Sigmoid, Student, from_backbone, lenet, mlp
 
 
 def trunk() -> nn.Module:
@@ -31,11 +31,11 @@ BUILDERS = {
     "mlp": (lambda: mlp(4, 3, (6, 5)), (4,)),
     "mlp, shared": (lambda: mlp(4, 3, (6, 5), shared_trunk=True, link="softplus"), (4,)),
     "mlp, no hidden layer": (lambda: mlp(4, 2, (), link="exp"), (4,)),
-    "lenet": (lambda: lenet(3, (1, 16, 16), (2, 3), 7, link="bounded(-1, 3.5)"), (1, 16, 16)),
+    "lenet": (lambda: lenet(3, (1, 16, 16), (2, 3), 7, link="sigmoid(-1, 3.5)"), (1, 16, 16)),
     "lenet, shared": (lambda: lenet(3, (3, 17, 16), (2, 3), 7, shared_trunk=True), (3, 17, 16)),
     "backbone": (lambda: from_backbone(trained_trunk(), 6, 3), (4,)),
     "backbone, two networks": (lambda: from_backbone(trained_trunk(), 6, 3, shared_trunk=False), (4,)),
-    "very exact bounds": (lambda: mlp(4, 3, (6,), link=Bounded(-1.23456789012345, 6.98765432109876)), (4,)),
+    "very exact bounds": (lambda: mlp(4, 3, (6,), link=Sigmoid(-1.23456789012345, 6.98765432109876)), (4,)),
 }
 
 
@@ -124,7 +124,7 @@ def test_the_folder_holds_json_and_safetensors_and_nothing_else(tmp_path):
         "num_classes": 3,
         "hidden": [6],
         "shared_trunk": False,
-        "link": "slowly_bounded(-2.0, 7.0)",
+        "link": "softsign(-2.0, 7.0)",
     }
     content = (folder / "model.safetensors").read_bytes()
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])

@@ -12,14 +12,14 @@ HELD_OUT_CLASS = 9
 
 @dataclass(frozen=True)
 class Digits:
-    """8 x 8 images in [-1, 1], split three ways, and foreign sets by name."""
+    """8 x 8 images in [-1, 1], split three ways, and ood sets by name."""
 
     train: Tensor
     train_labels: Tensor
     calibration: Tensor
     test: Tensor
     test_labels: Tensor
-    foreign: dict[str, Tensor]
+    ood: dict[str, Tensor]
 
 
 def load(seed: int) -> Digits:
@@ -32,13 +32,13 @@ def load(seed: int) -> Digits:
     source.shuffle(inside)
     first, second = int(0.5 * len(inside)), int(0.7 * len(inside))
     train, calibration, test = (torch.from_numpy(part) for part in np.split(inside, [first, second]))
-    foreign = {
+    ood = {
         "held_out_class": images[labels == HELD_OUT_CLASS],
         "inverted": -images[test],
         "photographs": _photograph_patches(len(test), source),
         "noise": torch.from_numpy(source.uniform(-1, 1, (len(test), 1, 8, 8)).astype(np.float32)),
     }
-    return Digits(images[train], labels[train], images[calibration], images[test], labels[test], foreign)
+    return Digits(images[train], labels[train], images[calibration], images[test], labels[test], ood)
 
 
 def _photograph_patches(count: int, source: np.random.Generator) -> Tensor:

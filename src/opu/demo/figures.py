@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from opu import measures
 from opu.demo.data import Digits
-from opu.plot import INK, STUDENT, TEACHER, draw_simplex, figure, finish
+from opu.plotting import INK, STUDENT, TEACHER, draw_simplex, figure, finish
 from opu.teachers import Teacher
 
 CAPTION = (
@@ -35,7 +35,7 @@ def draw_all(
 
 @torch.no_grad()
 def simplex_picture(path: Path, digits: Digits, teacher: Teacher, student: nn.Module) -> None:
-    """Particles and the student's density for a confident, an ambiguous and a foreign input."""
+    """Particles and the student's density for a confident, an ambiguous and a ood input."""
     chosen = _three_inputs(digits, teacher)
     drawing = figure(10.5, 4.9)
     grid = drawing.add_gridspec(2, 3, height_ratios=(1, 3.4), top=0.92, bottom=0.1, hspace=0.0, wspace=0.3)
@@ -51,29 +51,29 @@ def simplex_picture(path: Path, digits: Digits, teacher: Teacher, student: nn.Mo
 
 
 def _three_inputs(digits: Digits, teacher: Teacher) -> dict[str, Tensor]:
-    inside, outside = teacher(digits.test, 200), teacher(digits.foreign["photographs"], 200)
+    inside, outside = teacher(digits.test, 200), teacher(digits.ood["photographs"], 200)
     sure = measures.predictive_entropy(inside).argmin()
     torn = measures.mean(inside).topk(2).values[:, 1].argmax()  # the strongest second choice
     strange = measures.mutual_information(outside).argmax()
     return {
         "confident": digits.test[sure],
         "ambiguous": digits.test[torn],
-        "out of domain": digits.foreign["photographs"][strange],
+        "out of domain": digits.ood["photographs"][strange],
     }
 
 
 def histogram_picture(path: Path, scores: dict[str, Any]) -> None:
-    """Novelty of ordinary inputs against that of each foreign set."""
+    """Novelty of ordinary inputs against that of each ood set."""
     sets = [name for name in scores if name != "test"]
     drawing = figure(3.1 * len(sets), 2.9)
     ordinary = scores["test"]["student"]["novelty"]
     for place, name in enumerate(sets):
         axes = drawing.add_subplot(1, len(sets), place + 1)
-        foreign = scores[name]["student"]["novelty"]
-        bins = np.linspace(0, max(ordinary.max(), np.quantile(foreign, 0.99)), 40)
+        ood = scores[name]["student"]["novelty"]
+        bins = np.linspace(0, max(ordinary.max(), np.quantile(ood, 0.99)), 40)
         axes.hist(ordinary, bins, color=TEACHER, alpha=0.75, density=True, label="ordinary test inputs")
         axes.hist(
-            np.clip(foreign, 0, bins[-1]), bins, color=STUDENT, alpha=0.6, density=True, label=name.replace("_", " ")
+            np.clip(ood, 0, bins[-1]), bins, color=STUDENT, alpha=0.6, density=True, label=name.replace("_", " ")
         )
         axes.set_title(name.replace("_", " "), color=INK, fontsize=10)
         axes.set_xlabel("novelty N")
@@ -85,7 +85,7 @@ def histogram_picture(path: Path, scores: dict[str, Any]) -> None:
 
 
 def roc_picture(path: Path, metrics: dict[str, Any], scores: dict[str, Any]) -> None:
-    """ROC curves of the student's novelty and of the teacher's entropy, for each foreign set."""
+    """ROC curves of the student's novelty and of the teacher's entropy, for each ood set."""
     sets = [name for name in scores if name != "test"]
     drawing = figure(3.1 * len(sets), 3.2)
     curves = (

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 import opu
 from opu.demo import data
 from opu.environment import environment
-from opu.evaluate import TEACHER_MEASURES, compare
+from opu.evaluation.compare import TEACHER_MEASURES, compare
 from opu.fidelity.run import keep_evaluation
 from opu.files import write_json
-from opu.run_folder import make_folder
+from opu.distillation.run_folder import make_folder
 from opu.students import Student
 from opu.teachers import MCDropout
 from opu.timing import median_seconds
@@ -65,7 +65,7 @@ def run_demo(
     net = train_teacher(digits, settings)
     teacher = MCDropout(net, consistent=True)
     console.print(
-        "Student: a mean and a precision network, distilled from the teacher's particles. No labels, nothing foreign."
+        "Student: a mean and a precision network, distilled from the teacher's particles. No labels, nothing ood."
     )
     student = distil_student(teacher, digits, settings, out=out)
     student.save(out / "student")
@@ -74,7 +74,7 @@ def run_demo(
         teacher,
         digits.test,
         digits.test_labels,
-        digits.foreign,
+        digits.ood,
         digits.calibration,
         settings.evaluation_particles,
     )

@@ -22,7 +22,7 @@ PLAIN = (
 CALIBRATED = (*PLAIN, "novelty", "novelty_p_value")
 
 
-class Answers(nn.Module):
+class Prediction(nn.Module):
     """A student with its preparation of inputs before it and all measures behind it.
 
     From the logits on everything is computed in float64, as in the library, and rounded at the end. A runtime pays for
@@ -73,20 +73,20 @@ class Measures(nn.Module):
         reciprocal = torch.exp(-u.clamp(min=-700))
         parts = [mean * log_mean, mean * excess, functions.flatten(1), reciprocal, u, inside]
         sums = torch.tensor(_sums(logits.shape[-1], self.tilt), dtype=torch.float64)
-        entropy, bluntness, information, spread = (torch.cat(parts, -1) @ sums).split(1, -1)
+        entropy, dispersion, information, spread = (torch.cat(parts, -1) @ sums).split(1, -1)
         information = information.clamp(min=0)
         found = [entropy, (entropy - information).clamp(min=0), information, spread]
         if self.novelty is not None:
-            found.append(self.novelty(torch.cat([entropy, bluntness], -1)))
+            found.append(self.novelty(torch.cat([entropy, dispersion], -1)))
         return mean[:, :-1], torch.cat(found, -1)
 
 
 def _sums(k: int, tilt: float) -> list[list[float]]:
-    """How the parts of :class:`Measures` add up to entropy, bluntness, mutual information and differential entropy."""
+    """How the parts of :class:`Measures` add up to entropy, dispersion, mutual information and differential entropy."""
     each, total = np.append(np.ones(k), 0.0), np.append(np.zeros(k), 1.0)
     none = np.zeros(k + 1)
     entropy = [-each, none, none, none, none, none, none]
-    bluntness = [none, none, none, none, none, (tilt - 1) * total - tilt / k * each, none]
+    dispersion = [none, none, none, none, none, (tilt - 1) * total - tilt / k * each, none]
     information = [none, each - total, none, none, none, none, none]
     # In D the terms in alpha cancel, since concentrations add up to alpha_0, whose digamma is excess + u - 1/alpha. Above
     # the table's end its second function grows by u / 2.
@@ -94,7 +94,7 @@ def _sums(k: int, tilt: float) -> list[list[float]]:
     spread = [none, none, (1 - k) * total, each - total, k * total - each, of_u + (1 - k) * total, -of_u]
     columns = [
         np.concatenate([a, b, np.stack([excess, rest], -1).ravel(), *others])
-        for a, b, excess, rest, *others in (entropy, bluntness, information, spread)
+        for a, b, excess, rest, *others in (entropy, dispersion, information, spread)
     ]
     rows: list[list[float]] = np.stack(columns, -1).tolist()
     return rows
@@ -107,8 +107,8 @@ class Ranked(nn.Module):
 
     def __init__(self, novelty: Novelty) -> None:
         super().__init__()
-        self.parts = Rarity(torch.stack([novelty.entropy, novelty.bluntness]))
-        self.scores = Rarity(novelty.scores.unsqueeze(0))
+        self.parts = NegativeLogP(torch.stack([novelty.entropy, novelty.dispersion]))
+        self.scores = NegativeLogP(novelty.scores.unsqueeze(0))
         share = float(novelty.blend[0])
         # Less the logarithm of the larger share, so that the measure which has it is read as it is.
         weights = torch.tensor([[1 - share], [share]], dtype=torch.float64) / max(share, 1 - share)
@@ -116,7 +116,7 @@ class Ranked(nn.Module):
         self.smallest = 1 / (len(novelty.scores) + 1)
 
     def forward(self, measures: Float64[Tensor, "B 2"]) -> Float64[Tensor, "B 2"]:
-        """N and its p-value, from entropy and bluntness."""
+        """N and its p-value, from entropy and dispersion."""
         # ONNX Runtime sums an empty batch to a wrong shape: one row more, whose answers are dropped, and none is empty.
         rows = nn.functional.pad(measures, (0, 0, 0, 1)).unsqueeze(-1)
         louder = (self.parts(rows) + self.weights).amax(1, keepdim=True)
@@ -125,8 +125,8 @@ class Ranked(nn.Module):
         return torch.cat([louder, fraction.clamp(min=self.smallest)], -1)[:-1].squeeze(1)
 
 
-class Rarity(nn.Module):
-    """:func:`opu.novelty.rarity` of several scores at once, each against fixed ordinary values of its own.
+class NegativeLogP(nn.Module):
+    """:func:`opu.novelty.negative_log_p` of several scores at once, each against fixed ordinary values of its own.
 
     A value is looked up in two steps: among the last values of blocks, and within its block. To compare it with all of
     two thousand would cost more than the student itself. Between ordinary values the fraction that is larger falls in

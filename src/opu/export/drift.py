@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import spearmanr
 
-from opu import metrics
-from opu.export.answers import Answers
+from opu.evaluation import metrics
+from opu.export.answers import Prediction
 from opu.students import Student
 
 Said = Callable[[NDArray[np.float32]], dict[str, NDArray[Any]]]
@@ -19,7 +19,7 @@ Said = Callable[[NDArray[np.float32]], dict[str, NDArray[Any]]]
 
 def said_by(student: Student) -> Said:
     """What a student in Python says, as an exported file would."""
-    answers = Answers(student)
+    answers = Prediction(student)
 
     @torch.no_grad()
     def said(x: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
@@ -33,7 +33,7 @@ def drift(
     after: Said,
     inputs: NDArray[np.float32],
     labels: NDArray[np.int64] | None = None,
-    foreign: Mapping[str, NDArray[np.float32]] | None = None,
+    ood: Mapping[str, NDArray[np.float32]] | None = None,
 ) -> dict[str, Any]:
     """Compare two versions of a student on the same inputs.
 
@@ -42,7 +42,7 @@ def drift(
         after: The same of the compressed one.
         inputs: Ordinary ones that took part in no calibration.
         labels: Their classes, where accuracy and the ranking of errors are wanted.
-        foreign: Sets of strangers by name.
+        ood: Sets of strangers by name.
 
     Returns:
         ``num_inputs``, ``same_class`` in percent, ``accuracy`` of both, and for every measure its rank correlation and the
@@ -55,7 +55,7 @@ def drift(
     wrong = None if labels is None else [p != labels for p in predicted]
     if wrong is not None:
         found["accuracy"] = [100 * float(1 - w.mean()) for w in wrong]
-    outside = {name: [said(x) for said in (before, after)] for name, x in (foreign or {}).items()}
+    outside = {name: [said(x) for said in (before, after)] for name, x in (ood or {}).items()}
     for name in inside[0]:
         if name in ("probabilities", "novelty_p_value"):  # the one is no score, the other ranks as novelty does
             continue

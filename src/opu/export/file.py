@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from opu._version import __version__
-from opu.dirichlet import Dirichlet
+from opu.distributions.dirichlet import Dirichlet
 from opu.environment import environment
 from opu.export import onnx_file
-from opu.export.answers import Answers
+from opu.export.answers import Prediction
 from opu.export.drift import drift
 from opu.export.int8 import quantised
 from opu.files import write_atomically
@@ -78,7 +78,7 @@ def write(
     path = Path(path)
     _check(path, example, int8, calibration, overwrite)
     student = _alone(student)
-    answers = Answers(student, prepare)
+    answers = Prediction(student, prepare)
     if classes is not None:
         _check_names(answers, example, classes)
     if path.suffix == ".pt2":
@@ -98,7 +98,7 @@ def write(
 
 
 def _in_eight_bits(
-    answers: Answers, model: Any, example: Tensor, calibration: Tensor, classes: Sequence[Any] | None, opset: int
+    answers: Prediction, model: Any, example: Tensor, calibration: Tensor, classes: Sequence[Any] | None, opset: int
 ) -> Any:
     """The quantised model, with novelty calibrated on what that model itself says of ordinary inputs."""
     small = quantised(model, calibration.numpy())
@@ -109,11 +109,11 @@ def _in_eight_bits(
     q = Dirichlet(*(torch.from_numpy(said[name]) for name in ("probabilities", "log_precision")))
     share, tilt = student.novelty.blend.tolist()
     student.novelty = Novelty.fit(q, Blend(share, tilt))
-    again = onnx_file.to_onnx(Answers(student, answers.prepare), example, _metadata(student, classes, int8=True), opset)
+    again = onnx_file.to_onnx(Prediction(student, answers.prepare), example, _metadata(student, classes, int8=True), opset)
     return quantised(again, calibration.numpy())
 
 
-def _write_pt2(answers: Answers, path: Path, example: Tensor, metadata: dict[str, str]) -> Exported:
+def _write_pt2(answers: Prediction, path: Path, example: Tensor, metadata: dict[str, str]) -> Exported:
     example = example if len(example) > 1 else torch.cat([example, example])
     try:
         program = torch.export.export(answers, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},))
@@ -157,7 +157,7 @@ def _alone(student: Student) -> Student:
 
 
 @torch.no_grad()
-def _check_names(answers: Answers, example: Tensor, classes: Sequence[Any]) -> None:
+def _check_names(answers: Prediction, example: Tensor, classes: Sequence[Any]) -> None:
     count = answers(example[:2])[0].shape[-1]
     if len(classes) != count:
         raise ValueError(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from opu.checks import first_line
-from opu.export.answers import Answers
+from opu.export.answers import Prediction
 from opu.export.drift import Said
 
 OPSETS = range(18, 24)  # from the first that the exporter writes to the last that ONNX Runtime was seen to run
@@ -31,7 +31,7 @@ def required() -> None:
         ) from None
 
 
-def to_onnx(answers: Answers, example: Tensor, metadata: dict[str, str], opset: int = OPSETS[0]) -> Any:
+def to_onnx(answers: Prediction, example: Tensor, metadata: dict[str, str], opset: int = OPSETS[0]) -> Any:
     """The model as ONNX's own object, with any number of inputs at a time.
 
     Args:
@@ -104,7 +104,7 @@ def runner(model: Any, num_threads: int = 0) -> Said:
 
 
 @torch.no_grad()
-def differences(said: Said, answers: Answers, x: Tensor) -> dict[str, float]:
+def differences(said: Said, answers: Prediction, x: Tensor) -> dict[str, float]:
     """How far each output is from PyTorch's at worst, relative to its size or to 1; refuses more than rounding explains.
 
     Of novelty it is the median: where two ordinary inputs nearly tie, rounding decides between two ranks.

@@ -19,10 +19,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from opu.checks import check_particles
-from opu.dirichlet import Dirichlet
-from opu.fit import minimum_mmd, moment_match
-from opu.kernels import Exponential, Kernel
-from opu.moments import kernel_to_points, kernel_within
+from opu.distributions.dirichlet import Dirichlet
+from opu.distributions.pointwise import minimum_mmd, moment_match
+from opu.distributions.kernels import Exponential, Kernel
+from opu.distributions.moments import kernel_to_points, kernel_within
 from opu.objectives import squared_mmd_between
 
 GAIN = 1e-7  # in squared MMD: a step that gains less ends the fit, within a fiftieth of the noise (measured on 500 particles)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from opu.fidelity.report import Fidelity
-from opu.plot import INK, STUDENT, TEACHER, draw_simplex, figure, finish
+from opu.plotting import INK, STUDENT, TEACHER, draw_simplex, figure, finish
 from opu.teachers import Teacher
 
 NUM_DRAWN = 4

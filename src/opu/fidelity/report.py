@@ -9,11 +9,12 @@ from jaxtyping import Float
 from scipy.stats import spearmanr
 from torch import Tensor, nn
 
-from opu import measures, metrics
+from opu import measures
+from opu.evaluation import metrics
 from opu.checks import check_inputs, check_labels, check_particles
-from opu.dirichlet import Dirichlet
+from opu.distributions.dirichlet import Dirichlet
 from opu.fidelity.gaps import Gaps, gaps, in_double
-from opu.kernels import Kernel
+from opu.distributions.kernels import Kernel
 from opu.teachers import Teacher
 
 LEVEL = 0.9
@@ -69,7 +70,7 @@ def report(
     """Compare a student with its teacher.
 
     Args:
-        student: Answers with a Dirichlet.
+        student: Prediction with a Dirichlet.
         teacher: Asked for ``num_particles`` particles of every input.
         inputs: Best ones that neither has seen.
         labels: Of the inputs, where calibration is wanted.

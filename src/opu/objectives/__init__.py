@@ -1,16 +1,16 @@
 """How far a student's answer is from its teacher's particles: objects, and names for them.
 
-``parse("0.1*steady_kl + 10*mmd")`` is ``0.1 * SteadyKL() + 10 * ExactMMD()``.
+``parse("0.1*clipped_kl + 10*mmd")`` is ``0.1 * ClippedKL() + 10 * ExactMMD()``.
 """
 
 import re
 from collections.abc import Callable
 
-from opu.kernels import Exponential, Polynomial
+from opu.distributions.kernels import Exponential, Polynomial
 from opu.objectives.base import BaseObjective, Objective, WeightedSum
 from opu.objectives.emd import Critic, CriticEMD
 from opu.objectives.exact_mmd import ExactMMD, squared_mmd_between
-from opu.objectives.kl import CrossEntropy, ForwardKL, SteadyKL
+from opu.objectives.kl import CrossEntropy, ForwardKL, ClippedKL
 from opu.objectives.sampled_mmd import SampledMMD
 from opu.objectives.sinkhorn import Sinkhorn
 
@@ -25,7 +25,7 @@ __all__ = [
     "Objective",
     "SampledMMD",
     "Sinkhorn",
-    "SteadyKL",
+    "ClippedKL",
     "WeightedSum",
     "default",
     "parse",
@@ -34,7 +34,7 @@ __all__ = [
 
 NAMES: dict[str, Callable[[], BaseObjective]] = {
     "kl": ForwardKL,
-    "steady_kl": SteadyKL,
+    "clipped_kl": ClippedKL,
     "cross_entropy": CrossEntropy,
     "mmd": lambda: ExactMMD(Exponential()),
     "mmd_polynomial": lambda: ExactMMD(0.5 * Polynomial(3) + 0.5 * Polynomial(4)),
@@ -45,7 +45,7 @@ NAMES: dict[str, Callable[[], BaseObjective]] = {
 
 
 def parse(text: str) -> WeightedSum:
-    """The objective that a sum such as ``"0.1*steady_kl + 10*mmd"`` names."""
+    """The objective that a sum such as ``"0.1*clipped_kl + 10*mmd"`` names."""
     # A plus sign inside a number (1e+2) does not separate terms.
     return WeightedSum([_term(part) for part in re.split(r"(?<![\d.][eE])\+", text)])
 
@@ -63,7 +63,7 @@ def default(num_classes: int) -> str:
     """
     if num_classes > MOST_CLASSES_FOR_KL:
         return "cross_entropy + 10*mmd"
-    return f"{1 / num_classes:.3g}*steady_kl + 10*mmd"
+    return f"{1 / num_classes:.3g}*clipped_kl + 10*mmd"
 
 
 def _term(text: str) -> tuple[float, BaseObjective]:
@@ -71,7 +71,7 @@ def _term(text: str) -> tuple[float, BaseObjective]:
     name = name.strip()
     if name not in NAMES:
         raise ValueError(
-            f"an objective is a sum such as '0.1*steady_kl + 10*mmd' over the names {', '.join(NAMES)}; got {name!r} in "
+            f"an objective is a sum such as '0.1*clipped_kl + 10*mmd' over the names {', '.join(NAMES)}; got {name!r} in "
             f"{text!r}."
         )
     try:

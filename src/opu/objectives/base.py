@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor
 
-from opu.dirichlet import Dirichlet
+from opu.distributions.dirichlet import Dirichlet
 
 
 @runtime_checkable
@@ -21,7 +21,7 @@ class Objective(Protocol):
 
 
 class BaseObjective(ABC):
-    """An objective with arithmetic: ``0.1 * SteadyKL() + 10 * ExactMMD()`` is an objective too.
+    """An objective with arithmetic: ``0.1 * ClippedKL() + 10 * ExactMMD()`` is an objective too.
 
     One that must learn (the critic of the earth mover's distance) keeps its networks and optimiser here and names them
     in ``state_dict``; it learns only while gradients are enabled, so that evaluating it leaves it as it was.

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from opu.dirichlet import Dirichlet
+from opu.distributions.dirichlet import Dirichlet
 from opu.objectives.base import BaseObjective
 
 

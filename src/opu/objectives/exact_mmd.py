@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from opu.dirichlet import Dirichlet
-from opu.kernels import Exponential, Kernel
-from opu.moments import kernel_between, kernel_to_points, kernel_within
+from opu.distributions.dirichlet import Dirichlet
+from opu.distributions.kernels import Exponential, Kernel
+from opu.distributions.moments import kernel_between, kernel_to_points, kernel_within
 from opu.objectives.base import BaseObjective
 
 
@@ -18,7 +18,7 @@ class ExactMMD(BaseObjective):
     .. math:: \frac{1}{S(S-1)}\sum_{m \ne n} k(\pi_m, \pi_n) - \frac{2}{S}\sum_m E_q k(\pi_m, \rho) + E_q k(\rho, \rho')
 
     The paper draws samples from the student and compares all pairs. For a kernel that is a power series in the inner
-    product both expectations under the Dirichlet are known (:mod:`opu.moments`), so neither the value nor its gradient
+    product both expectations under the Dirichlet are known (:mod:`opu.distributions.moments`), so neither the value nor its gradient
     has any noise from the student's side. An estimate may be slightly negative where the two laws are close.
     """
 

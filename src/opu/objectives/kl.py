@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from opu.dirichlet import Dirichlet
+from opu.distributions.dirichlet import Dirichlet
 from opu.objectives.base import BaseObjective
 
 
@@ -22,7 +22,7 @@ class ForwardKL(BaseObjective):
         return -q.log_prob(log_particles.double().mean(0))
 
 
-class SteadyKL(BaseObjective):
+class ClippedKL(BaseObjective):
     r"""The forward KL, with the gradient of each input, in the coordinates :math:`\ln\alpha`, no longer than a bound.
 
     Where a teacher's members are sure and disagree, as far outside its data, log-probabilities of minus fifty meet a
@@ -56,7 +56,7 @@ class SteadyKL(BaseObjective):
         return value + move.to(value)
 
     def __repr__(self) -> str:
-        return f"SteadyKL({self.strongest:g})"
+        return f"ClippedKL({self.strongest:g})"
 
 
 class CrossEntropy(BaseObjective):

@@ -3,8 +3,8 @@
 from jaxtyping import Float
 from torch import Tensor
 
-from opu.dirichlet import Dirichlet
-from opu.kernels import RBF, Kernel, Polynomial
+from opu.distributions.dirichlet import Dirichlet
+from opu.distributions.kernels import RBF, Kernel, Polynomial
 from opu.objectives.base import BaseObjective
 
 

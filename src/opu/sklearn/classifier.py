@@ -17,15 +17,15 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from opu import measures, students
-from opu.dirichlet import Dirichlet
-from opu.distill import calibrate, distill
+from opu.distributions.dirichlet import Dirichlet
+from opu.distillation.loop import calibrate, distill
 from opu.files import write_json
-from opu.fit import maximum_likelihood
+from opu.distributions.pointwise import maximum_likelihood
 from opu.novelty import FEWEST_INPUTS
 from opu.sklearn.frames import require_pandas
 from opu.sklearn.teachers import make_teacher, standardisation
 from opu.students import Student
-from opu.students.links import Bounded, bounds_for
+from opu.students.links import Sigmoid, bounds_for
 
 FORMAT = 1
 # With fewer rows than this, none is withheld from the teacher.
@@ -67,7 +67,7 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         teacher: Any = "polya-gamma",
         *,
         hidden: Any = (128, 128),
-        objective: Any = "steady_kl",
+        objective: Any = "clipped_kl",
         learning_rate: Any = 1e-2,
         num_particles: Any = 64,
         epochs: Any = None,
@@ -102,7 +102,7 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.withheld_rows_ = np.arange(0) if kept is None else kept.numpy()
             self.teacher_ = make_teacher(self.teacher, x[seen], known, mean, scale, self.classes_.tolist())
             fitted = maximum_likelihood(self.teacher_(x[seen][:: max(1, len(seen) // 500)], 200)).log_precision
-            student = students.mlp(x.shape[1], len(self.classes_), self.hidden, link=Bounded(*bounds_for(fitted)))
+            student = students.mlp(x.shape[1], len(self.classes_), self.hidden, link=Sigmoid(*bounds_for(fitted)))
             student.start_precision_at(float(fitted.median()))
             distill(
                 self.teacher_,

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from opu.plot import INK, STUDENT, figure, finish
+from opu.plotting import INK, STUDENT, figure, finish
 
 
 def draw_calibration(

@@ -12,11 +12,11 @@ from rich.console import Console
 from rich.progress import track
 from sklearn.model_selection import StratifiedKFold
 
-from opu import metrics
+from opu.evaluation import metrics
 from opu.environment import environment
 from opu.fidelity.run import keep_evaluation
 from opu.files import write_atomically, write_json
-from opu.run_folder import make_folder
+from opu.distillation.run_folder import make_folder
 from opu.sklearn.classifier import OnePassClassifier
 from opu.sklearn.frames import MOST_CATEGORIES, Encoding, read_frame, require_pandas
 from opu.sklearn.teachers import FITTED
@@ -128,7 +128,7 @@ def _labels(column: Any) -> NDArray[Any]:
 def _cross_validate(
     x: NDArray[np.float64], labels: NDArray[Any], teacher: str, folds: int, seed: int, console: Console
 ) -> dict[str, Any]:
-    """Answers to every row by a classifier that has not seen it, and how good they are."""
+    """Prediction to every row by a classifier that has not seen it, and how good they are."""
     folds = min(folds, int(np.unique(labels, return_counts=True)[1].min()))
     classes = np.unique(labels)
     probabilities = np.zeros((len(x), len(classes)))

@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.ensemble import RandomForestClassifier
 from torch import Tensor, nn
 
-from opu.sklearn.members import EnsembleMembers
+from opu.teachers.sklearn_ensemble import SklearnEnsemble
 from opu.teachers import Teacher, WeightSamples, polya_gamma, sgpmc
 
 NUM_TREES = 200
@@ -65,7 +65,7 @@ def make_teacher(
                 f"the ensemble was fitted to the classes {', '.join(map(str, wanted.classes_))} and the labels here are "
                 f"{', '.join(map(str, classes))}; fit both to the same labels."
             )
-        return Standardised(EnsembleMembers(wanted), mean, scale)
+        return Standardised(SklearnEnsemble(wanted), mean, scale)
     if not isinstance(wanted, Teacher):
         raise ValueError(f"a teacher is called as teacher(x, num_particles); {type(wanted).__name__} cannot be called.")
     return Standardised(wanted, mean, scale)
@@ -75,7 +75,7 @@ def _forest(x: Tensor, labels: Tensor) -> Teacher:
     seed = int(torch.randint(2**31 - 1, ()))
     # Leaves of a few rows: a tree grown to purity says 0 or 1 everywhere.
     forest = RandomForestClassifier(NUM_TREES, min_samples_leaf=5, random_state=seed)
-    return EnsembleMembers(forest.fit(x.numpy(), labels.numpy()))
+    return SklearnEnsemble(forest.fit(x.numpy(), labels.numpy()))
 
 
 def _networks(x: Tensor, labels: Tensor, hidden: int = 32, num_steps: int = 300) -> Teacher:

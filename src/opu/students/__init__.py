@@ -1,16 +1,16 @@
 """Networks that answer with a Dirichlet."""
 
 from opu.students.compressed import binary_mlp, prune
-from opu.students.links import Bounded, Exp, Link, SlowlyBounded, Softplus
+from opu.students.links import Sigmoid, Exp, Link, Softsign, Softplus
 from opu.students.networks import from_backbone, lenet, mlp
 from opu.students.store import load
 from opu.students.student import Student
 
 __all__ = [
-    "Bounded",
+    "Sigmoid",
     "Exp",
     "Link",
-    "SlowlyBounded",
+    "Softsign",
     "Softplus",
     "Student",
     "binary_mlp",

@@ -34,7 +34,7 @@ def binary_mlp(
     hidden: Sequence[int] = (400, 400),
     *,
     shared_trunk: bool = False,
-    link: Link | str = "slowly_bounded",
+    link: Link | str = "softsign",
 ) -> Student:
     """A student of fully connected layers with weights of one bit; the heads, which are small, keep theirs.
 

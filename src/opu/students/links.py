@@ -47,12 +47,18 @@ class Softplus:
 
 
 @dataclass(frozen=True)
-class Bounds(ABC):
-    """``log alpha_0`` between two bounds: precision cannot explode or vanish off the data."""
+class BoundedLink(ABC):
+    """``log alpha_0`` between two bounds: the precision can neither explode nor vanish off the data.
+
+    Attributes:
+        low: The lower bound of the log-precision.
+        high: The upper bound of the log-precision.
+    """
 
     low: float | int = -2.0
     high: float | int = 7.0
-    # So near to a bound, as a share of the way between both, the slope is a tenth of what it is in the middle.
+    name: ClassVar[str]
+    # Within this fraction of the range from a bound, the slope is below a tenth of the slope in the middle.
     edge: ClassVar[float]
 
     def __post_init__(self) -> None:
@@ -63,82 +69,89 @@ class Bounds(ABC):
     def __call__(self, z: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
         """The log-precision."""
 
-    def _share(self, log_precision: float) -> float:
-        """How far from the lower bound to the upper one, kept so far from both that it can still move."""
-        share = (log_precision - self.low) / (self.high - self.low)
-        return min(max(share, self.edge), 1 - self.edge)
+    @abstractmethod
+    def inverse(self, log_precision: float) -> float:
+        """The ``z`` that gives a log-precision; for one beyond the bounds, the ``z`` of a value near the bound."""
 
-    def _bounds(self) -> str:
-        # In full, since a saved student is built again from this text.
-        return f"bounded({float(self.low)!r}, {float(self.high)!r})"
+    def _fraction(self, log_precision: float) -> float:
+        """Position between the bounds, from 0 to 1, kept away from both ends so that a gradient is left."""
+        fraction = (log_precision - self.low) / (self.high - self.low)
+        return min(max(fraction, self.edge), 1 - self.edge)
+
+    def __str__(self) -> str:
+        # All digits, since a saved student is built again from this text.
+        return f"{self.name}({float(self.low)!r}, {float(self.high)!r})"
 
 
 @final
 @dataclass(frozen=True)
-class Bounded(Bounds):
-    """By a sigmoid, whose slope dies out fast: a network that once sent all precisions to a bound has lost them."""
+class Sigmoid(BoundedLink):
+    """Bounds approached exponentially. Gradients vanish near a bound, so a precision that reaches one stays there."""
 
+    name: ClassVar[str] = "sigmoid"
     edge: ClassVar[float] = 0.025
+    __str__ = BoundedLink.__str__
 
     def __call__(self, z: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
         """The log-precision."""
         return self.low + (self.high - self.low) * torch.sigmoid(z)
 
     def inverse(self, log_precision: float) -> float:
-        """The ``z`` that gives a log-precision; beyond the bounds, one that comes near them."""
-        share = self._share(log_precision)
-        return math.log(share / (1 - share))
-
-    def __str__(self) -> str:
-        return self._bounds()
+        """The ``z`` that gives a log-precision, or that of a value near the bound."""
+        fraction = self._fraction(log_precision)
+        return math.log(fraction / (1 - fraction))
 
 
 @final
 @dataclass(frozen=True)
-class SlowlyBounded(Bounds):
-    """Approached as ``1/z``: our default. A precision that has come near a bound can come back."""
+class Softsign(BoundedLink):
+    """Bounds approached as ``1/z``, which leaves a gradient near them: our default."""
 
+    name: ClassVar[str] = "softsign"
     edge: ClassVar[float] = 0.15
+    __str__ = BoundedLink.__str__
 
     def __call__(self, z: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
         """The log-precision."""
         return self.low + (self.high - self.low) * (1 + torch.nn.functional.softsign(z)) / 2
 
     def inverse(self, log_precision: float) -> float:
-        """The ``z`` that gives a log-precision; beyond the bounds, one that comes near them."""
-        side = 2 * self._share(log_precision) - 1
+        """The ``z`` that gives a log-precision, or that of a value near the bound."""
+        side = 2 * self._fraction(log_precision) - 1
         return side / (1 - abs(side))
 
-    def __str__(self) -> str:
-        return f"slowly_{self._bounds()}"
 
-
-Link = Exp | Softplus | Bounded | SlowlyBounded
-# What no student needs to follow: particles that contradict one another, or all coincide, ask for infinity.
+Link = Exp | Softplus | Sigmoid | Softsign
+# Particles that contradict one another, or that all coincide, ask for an infinite log-precision; no student needs to follow.
 _LOWEST, _HIGHEST = -8.0, 12.0
 
 
 def bounds_for(log_precision: Float[Tensor, " B"]) -> tuple[float, float]:
-    """Bounds that leave room about the log-precisions which were fitted to a teacher's particles, input by input.
+    """Bounds for a link that leave room around log-precisions fitted to a teacher's particles, one per input.
 
-    The default suits networks on images. A posterior given thousands of rows of a table can be sharper, and so can an
-    ensemble; a student that may not follow answers with intervals that are too wide.
+    The default bounds suit networks on images. A posterior given thousands of rows of a table, or the members of an
+    ensemble, can be sharper; a student that cannot follow predicts intervals that are too wide.
     """
     low, high = log_precision.float().quantile(log_precision.new_tensor([0.1, 0.9]).float()).tolist()
-    # To a tenth, since they are estimates, and part of what a run that goes on must agree in.
+    # Rounded to a tenth: they are estimates, and a resumed run must find the same ones again.
     return round(max(min(-2.0, low - 1.0), _LOWEST), 1), round(min(max(7.0, high + 1.0), _HIGHEST), 1)
 
 
+# Names from before 0.1.0, which saved students may still carry.
+_FORMER_NAMES = {"bounded": "sigmoid", "slowly_bounded": "softsign"}
+_NUMBER = r"([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[-+]?[0-9]+)?)"
+_BOUNDED = re.compile(rf"(\w+)(?:\(\s*{_NUMBER}\s*,\s*{_NUMBER}\s*\))?")
+
+
 def parse_link(link: Link | str) -> Link:
-    """A link from its name: ``exp``, ``softplus``, ``bounded(low, high)`` or ``slowly_bounded(low, high)``."""
+    """A link from its name: ``exp``, ``softplus``, ``sigmoid(low, high)`` or ``softsign(low, high)``."""
     if not isinstance(link, str):
         return link
-    plain: dict[str, Link] = {"exp": Exp(), "softplus": Softplus(), "bounded": Bounded()}
-    plain["slowly_bounded"] = SlowlyBounded()
-    if link in plain:
-        return plain[link]
-    number = r"([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[-+]?[0-9]+)?)"
-    match = re.fullmatch(rf"(slowly_)?bounded\(\s*{number}\s*,\s*{number}\s*\)", link)
-    if match is None:
-        raise ValueError(f"a link is exp, softplus, bounded(low, high) or slowly_bounded(low, high); got {link!r}.")
-    return (SlowlyBounded if match[1] else Bounded)(float(match[2]), float(match[3]))
+    match = _BOUNDED.fullmatch(link)
+    name = "" if match is None else _FORMER_NAMES.get(match[1], match[1])
+    if match is not None and match[2] is None and name in ("exp", "softplus"):
+        return Exp() if name == "exp" else Softplus()
+    if match is None or name not in ("sigmoid", "softsign"):
+        raise ValueError(f"a link is exp, softplus, sigmoid(low, high) or softsign(low, high); got {link!r}.")
+    bounds = () if match[2] is None else (float(match[2]), float(match[3]))
+    return (Sigmoid if name == "sigmoid" else Softsign)(*bounds)

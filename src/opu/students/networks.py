@@ -17,7 +17,7 @@ def mlp(
     hidden: Sequence[int] = (400, 400),
     *,
     shared_trunk: bool = False,
-    link: Link | str = "slowly_bounded",
+    link: Link | str = "softsign",
 ) -> Student:
     """A student of fully connected layers with ReLU; inputs of any shape are flattened.
 
@@ -52,7 +52,7 @@ def lenet(
     hidden: int = 500,
     *,
     shared_trunk: bool = False,
-    link: Link | str = "slowly_bounded",
+    link: Link | str = "softsign",
 ) -> Student:
     """A student of two 5 x 5 convolutions with pooling and one hidden layer: 20 and 50 channels in the paper.
 
@@ -89,7 +89,7 @@ def from_backbone(
     num_classes: int,
     *,
     shared_trunk: bool = True,
-    link: Link | str = "slowly_bounded",
+    link: Link | str = "softsign",
 ) -> Student:
     """A student on a network of the user's, with linear heads.
 

@@ -16,8 +16,11 @@ from opu.students import compressed, networks
 from opu.students.links import parse_link
 from opu.students.student import Student
 
-FORMAT = 2  # since novelty knows how it is made up
-NOVELTY_PARTS = ("entropy", "bluntness", "scores", "blend")
+FORMAT = 3
+# Version 2 is from before 0.1.0; it differs in one name.
+_READABLE = (2, FORMAT)
+_FORMER_NAMES = {"novelty.bluntness": "novelty.dispersion"}
+NOVELTY_PARTS = ("entropy", "dispersion", "scores", "blend")
 _BUILDERS = {
     "mlp": networks.mlp,
     "lenet": networks.lenet,
@@ -71,7 +74,7 @@ def _read_config(path: Path) -> dict[str, Any]:
         ) from None
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise ValueError(f"{path} is not the description of a student ({error}); it may be cut short.") from error
-    if kind != "opu student" or version != FORMAT:
+    if kind != "opu student" or version not in _READABLE:
         raise ValueError(
             f"{path} is of kind {kind!r}, version {version!r}; this release reads 'opu student', version {FORMAT}. Use the "
             "release that wrote it, or save the student again."
@@ -82,7 +85,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 def _read_weights(path: Path) -> dict[str, Tensor]:
     try:
         weights: dict[str, Tensor] = load_file(path)
-        return weights
+        return {_FORMER_NAMES.get(name, name): w for name, w in weights.items()}
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(
             f"there is no saved student in {path.parent}: {path.name} is missing. Give the folder of save()."

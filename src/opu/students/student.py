@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from opu.checks import check_particles
-from opu.dirichlet import Dirichlet
-from opu.fit import maximum_likelihood
+from opu.distributions.dirichlet import Dirichlet
+from opu.distributions.pointwise import maximum_likelihood
 from opu.inputs import as_rows
 from opu.novelty import Novelty
-from opu.students.links import Bounded, Link, SlowlyBounded, bounds_for, parse_link
+from opu.students.links import Sigmoid, Link, Softsign, bounds_for, parse_link
 
 
 class Student(nn.Module):
@@ -26,7 +26,7 @@ class Student(nn.Module):
         mean_net: From inputs (or the trunk's features) to ``K`` logits: the paper's prediction model.
         precision_net: From inputs (or the trunk's features) to one number: the paper's concentration model.
         trunk: Shared by both where it is given.
-        link: ``exp``, ``softplus``, ``bounded(low, high)``, ``slowly_bounded(low, high)``, or a link object.
+        link: ``exp``, ``softplus``, ``sigmoid(low, high)``, ``softsign(low, high)``, or a link object.
         recipe: How to build this architecture again; :func:`opu.load` needs it.
     """
 
@@ -36,7 +36,7 @@ class Student(nn.Module):
         precision_net: nn.Module,
         *,
         trunk: nn.Module | None = None,
-        link: Link | str = "slowly_bounded",
+        link: Link | str = "softsign",
         recipe: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class Student(nn.Module):
             x: Whatever :func:`opu.distill` takes.
             num_particles: For each input.
         """
-        if not isinstance(self.link, Bounded | SlowlyBounded):
+        if not isinstance(self.link, Sigmoid | Softsign):
             raise ValueError(f"only a bounded link has bounds to fit; this student's is {self.link}.")
         if self.novelty is not None:
             raise ValueError(

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from opu.graphed import being_recorded
+from opu.cuda_graph import being_captured
 
 Outputs = str  # "logits", "log_probabilities" or "probabilities"
 
@@ -37,7 +37,7 @@ def to_log_probabilities(values: Tensor, outputs: str, floor: float = 1e-12) -> 
         outputs: What the values are.
         floor: Probabilities below it are raised to it, since an exact 0 has no logarithm.
     """
-    if outputs == "probabilities" and not being_recorded(values):
+    if outputs == "probabilities" and not being_captured(values):
         low, high = float(values.min()), float(values.max())
         sums = values.double().sum(-1)
         least, most = float(sums.min()), float(sums.max())
@@ -63,7 +63,7 @@ def to_log_probabilities(values: Tensor, outputs: str, floor: float = 1e-12) -> 
 
 
 def _look_like_probabilities(values: Tensor) -> bool:
-    if being_recorded(values):  # nothing may be read back then, and calls before this one were looked at
+    if being_captured(values):  # nothing may be read back then, and calls before this one were looked at
         return False
     return bool((values >= 0).all()) and bool(((values.sum(-1) - 1).abs() < 1e-4).all())
 

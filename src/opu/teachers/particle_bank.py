@@ -70,7 +70,7 @@ class ParticleBank:
         if unknown:
             raise ValueError(
                 f"a bank holds particles for its own {self.shape[1]} inputs only; {unknown} of {len(x)} inputs are others. "
-                "Pass the inputs it was made for, unchanged, and broaden=None."
+                "Pass the inputs it was made for, unchanged, and augment=None."
             )
         samples = choose(self.shape[0], num_particles).numpy()
         values = torch.from_numpy(np.ascontiguousarray(self._array[np.ix_(samples, rows)]))

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int64
 from rich.progress import track
 from torch import Tensor, nn
 
-from opu.graphed import graphed
+from opu.cuda_graph import captured
 from opu.teachers.base import evaluating, to_log_probabilities
 from opu.teachers.weight_samples import WeightSamples
 
@@ -115,7 +115,7 @@ class Chain:
         self._weights = list(self.net.parameters())
         device = self._weights[0].device
         self._step_size = torch.zeros((), device=device)
-        self._walk = graphed(self._move, device)
+        self._walk = captured(self._move, device)
 
     def walk(self, num_steps: int, progress: bool = False) -> None:
         """Take some steps."""

@@ -1,0 +1,15 @@
+"""What others do instead, on the same footing: the same teachers, inputs, augmentation and evaluation."""
+
+from reproduction.baselines.bdk import CategoricalStudent
+from reproduction.baselines.compact import best_group, compact_approximation
+from reproduction.baselines.concentration import ConcentrationStudent
+from reproduction.baselines.dpn import FactorNoise, prior_network_loss
+
+__all__ = [
+    "CategoricalStudent",
+    "ConcentrationStudent",
+    "FactorNoise",
+    "best_group",
+    "compact_approximation",
+    "prior_network_loss",
+]

@@ -1,0 +1,271 @@
+"""How each kind of row is made: teachers, students and baselines of one experiment and one seed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from safetensors.torch import save as to_bytes
+from torch import Tensor, nn
+
+import opu
+from reproduction.baselines import CategoricalStudent, ConcentrationStudent
+from reproduction.paper import classifiers
+from reproduction.paper.domains import Domain
+from reproduction.paper.presets import PRESETS, Preset, objective
+from reproduction.paper.prior_networks import SETTINGS as PRIOR_NETWORKS
+from reproduction.paper.prior_networks import train_prior_network
+from reproduction.paper.rows import Row
+from opu.files import write_atomically
+from opu.objectives import CrossEntropy, Objective
+from opu.students import Student
+from opu.teachers import Chain, Ensemble, LangevinSettings, MCDropout, Teacher, WeightSamples
+
+NUM_MEMBERS = 5
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How long and how large: the same experiment whole or in small."""
+
+    name: str = "full"
+    teacher_epochs: int = 40
+    langevin: LangevinSettings = field(
+        default_factory=lambda: LangevinSettings(burn_in=50_000, thinning=200, num_samples=500)
+    )
+    num_particles: int = 500
+    hidden: tuple[int, ...] = (400, 400)
+    epochs: int | None = None
+    step_particles: int | None = None
+    share_of_epochs: float = 1.0
+    prior_network_epochs: int = 12
+    vgg_channels: tuple[int, int] = (64, 128)
+    transport_steps: int = 40
+    transport_points: int = 64
+
+    def preset(self, name: str) -> Preset:
+        """A preset at this scale: with fewer epochs where there are more inputs, or in small."""
+        preset = PRESETS[name]
+        if self.epochs is not None:
+            return preset.quick(self.epochs, self.step_particles or 16)
+        return replace(preset, epochs=round(self.share_of_epochs * preset.epochs))
+
+
+@dataclass(eq=False)
+class Models:
+    """All models of one experiment and one seed; teachers are trained when first asked for, and kept in the folder."""
+
+    domain: Domain
+    scale: Scale
+    seed: int
+    folder: Path
+    device: torch.device
+    progress: bool = True
+    _teachers: dict[str, Teacher] = field(default_factory=dict)
+
+    def teacher(self, name: str) -> Teacher:
+        """MC dropout, SGLD or a deep ensemble on this domain."""
+        if name not in self._teachers:
+            torch.manual_seed(self.seed)
+            makers: dict[str, Callable[[], Teacher]] = {
+                "mc_dropout": self._mc_dropout,
+                "sgld": self._sgld,
+                "ensemble": self._ensemble,
+            }
+            self._teachers[name] = makers[name]()
+        return self._teachers[name]
+
+    def classifier(self, dropout: float = 0.0) -> nn.Sequential:
+        """The experiment's network: an MLP for MNIST, a LeNet for EMNIST."""
+        classes = self.domain.num_classes
+        if self.domain.network == "mlp":
+            return classifiers.mlp(classes, self.scale.hidden, dropout).to(self.device)
+        return classifiers.lenet(classes, dropout=dropout).to(self.device)
+
+    def vgg(self) -> nn.Sequential:
+        """The network of the published prior network."""
+        return classifiers.vgg(self.domain.num_classes, self.scale.vgg_channels).to(self.device)
+
+    def student(self, link: str) -> Student:
+        """A student of the classifier's shape, with two networks."""
+        if self.domain.network == "mlp":
+            return opu.students.mlp(784, self.domain.num_classes, self.scale.hidden, link=link).to(self.device)
+        return opu.students.lenet(self.domain.num_classes, link=link).to(self.device)
+
+    def _mc_dropout(self) -> MCDropout:
+        net = self._trained(self.classifier(dropout=0.5), "mc_dropout")
+        return MCDropout(net, consistent=True, memory_budget=self.memory_budget)
+
+    def _ensemble(self) -> Ensemble:
+        return Ensemble([self.member(number) for number in range(NUM_MEMBERS)])
+
+    def member(self, number: int) -> nn.Sequential:
+        """A plain network of the ensemble; they differ in their start and in the order of the inputs."""
+        torch.manual_seed(100 * self.seed + number)
+        return self._trained(self.classifier(), f"member-{number}")
+
+    def _trained(self, net: nn.Sequential, name: str) -> nn.Sequential:
+        """The network with its weights of the folder, where they are; else trained, and kept there."""
+        path = self.folder / f"{name}.safetensors"
+        if path.exists():
+            net.load_state_dict(_read(path))
+        else:
+            self.train(net)
+            write_atomically(path, to_bytes({name: w.cpu().contiguous() for name, w in net.state_dict().items()}))
+        return net.eval()
+
+    def train(self, net: nn.Module, loss: Callable[[Tensor, Tensor], Tensor] | None = None) -> None:
+        """With labels, as long as every teacher; by their cross-entropy unless another loss is given."""
+        classifiers.train(
+            net,
+            self.domain.x,
+            self.domain.labels,
+            loss or (lambda x, labels: nn.functional.cross_entropy(net(x), labels)),
+            epochs=self.scale.teacher_epochs,
+            progress=self.progress,
+        )
+
+    def _sgld(self) -> WeightSamples:
+        net, path = self.classifier(), self.folder / "sgld.safetensors"
+        if not path.exists():
+            settings = self.scale.langevin
+            opu.teachers.sgld(net, self.domain.x, self.domain.labels, settings, progress=self.progress).save(path)
+        # Read back in any case, since what was kept is rounded and a run that goes on must see the same.
+        return WeightSamples.load(net, path, memory_budget=self.memory_budget)
+
+    @property
+    def memory_budget(self) -> int:
+        """Bytes that a teacher's activations may take."""
+        return 2**32 if self.device.type == "cuda" else 2**28
+
+    def make(self, row: Row) -> nn.Module:
+        """The trained model of a row that has one: all but the pointwise ones. It depends on row and seed alone."""
+        if row.kind in ("opu", "bdk", "bdk_dir"):
+            self.teacher(row.teacher)  # first, since it seeds for itself
+        torch.manual_seed(1000 + self.seed)
+        makers: dict[str, Callable[[Row], nn.Module]] = {
+            "opu": self._opu,
+            "bdk": self._bdk,
+            "bdk_online": self._bdk_online,
+            "bdk_dir": self._bdk_dir,
+            **dict.fromkeys(PRIOR_NETWORKS, self._dpn),
+        }
+        return makers[row.kind](row).eval()
+
+    def _opu(self, row: Row) -> nn.Module:
+        preset = self.scale.preset(row.preset)
+        teacher = self.teacher(row.teacher)
+        student = self.student(preset.link).start_mean_from(opening(teacher))
+        if preset.fitted:
+            student.fit_bounds(teacher, self.domain.held_out[: preset.fitted], self.scale.num_particles)
+        self._distil(row, student, preset, objective(row.preset, row.divergence, row.teacher))
+        student.save(self.folder / slug(row.name) / "student")
+        return student
+
+    def _bdk(self, row: Row) -> nn.Module:
+        student = CategoricalStudent(self.started(row.teacher))
+        self._distil(row, student, self.scale.preset(row.preset), CrossEntropy())
+        return student
+
+    def started(self, name: str) -> nn.Module:
+        """A single network that starts where the students' mean networks start: from the teacher's averaged weights."""
+        net, teacher = self.classifier(), self.teacher(name)
+        assert isinstance(teacher, MCDropout | WeightSamples)
+        # Dropout has no weights, so tensors agree in order though not in name.
+        weights = zip(net.state_dict(), teacher.average_weights().values(), strict=True)
+        net.load_state_dict({name: w.clone() for name, w in weights})
+        return net
+
+    def _bdk_online(self, row: Row) -> nn.Module:
+        return self.online_student(self.scale.preset("robust"))
+
+    def online_student(self, preset: Preset, noise: float = 0.03) -> CategoricalStudent:
+        """Student and chain walk together, one fresh sample a step, inputs with a little noise.
+
+        The chain goes as far as the one whose samples are kept, so that both meet the same posterior.
+        """
+        settings = self.scale.langevin
+        steps = preset.epochs * (len(self.domain.x) // preset.batch_size)
+        settings = replace(settings, thinning=max(1, settings.thinning * settings.num_samples // steps))
+        chain = Chain(self.classifier(), self.domain.x, self.domain.labels, settings)
+        chain.walk(settings.burn_in, self.progress)
+        student = CategoricalStudent(self.classifier())
+        student.net.load_state_dict(chain.average_weights())
+        opu.distill(
+            chain,
+            student,
+            self.domain.x,
+            objective=CrossEntropy(),
+            num_particles=1,
+            augment=_Noise(noise),
+            augmented_fraction=1.0,
+            epochs=preset.epochs,
+            batch_size=preset.batch_size,
+            learning_rate=preset.learning_rate,
+            held_out=0,  # a single state of the chain would be a poor judge
+            progress=self.progress,
+        )
+        return student
+
+    def _bdk_dir(self, row: Row) -> nn.Module:
+        student = ConcentrationStudent(self.started(row.teacher))
+        # With one network there is nothing to update in turn.
+        preset = replace(self.scale.preset(row.preset), updates="joint")
+        self._distil(row, student, preset, objective(row.preset, row.divergence, row.teacher))
+        return student
+
+    def _distil(self, row: Row, student: nn.Module, preset: Preset, divergence: Objective) -> None:
+        preset = preset.for_divergence(row.divergence)
+        opu.distill(
+            preset.seen(self.teacher(row.teacher), row.divergence),
+            student,
+            self.domain.x,
+            objective=divergence,
+            num_particles=preset.num_particles,
+            augment="auto" if preset.augmented else None,
+            epochs=preset.epochs,
+            batch_size=preset.batch_size,
+            learning_rate=preset.learning_rate,
+            schedule=preset.schedule,
+            optimizer=preset.optimizer if preset.sgd else None,
+            updates=preset.updates,
+            held_out=self.domain.held_out,
+            graph=self.device.type == "cuda",
+            out=self.folder / slug(row.name),
+            resume=True,
+            progress=self.progress,
+        )
+
+    def _dpn(self, row: Row) -> nn.Module:
+        settings = replace(PRIOR_NETWORKS[row.kind], epochs=self.scale.prior_network_epochs)
+        net = self.vgg() if row.kind.startswith("dpn_vgg") else self.classifier()
+        return train_prior_network(net, self.domain.x, self.domain.labels, settings, self.progress)
+
+
+def opening(teacher: Any) -> Any:
+    """Where a student's mean network starts: an ensemble's average weights mean nothing, so at one of its members."""
+    return teacher.members[0] if isinstance(teacher, Ensemble) else teacher
+
+
+def slug(name: str) -> str:
+    """A row's name as a file name."""
+    return name.lower().replace(" ", "-").replace("(", "").replace(")", "")
+
+
+@dataclass(frozen=True)
+class _Noise:
+    scale: float
+
+    def __call__(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return x + self.scale * torch.randn(x.shape, generator=generator, device=x.device)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        weights: dict[str, Any] = load_file(path)
+        return weights
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} is not a whole file of weights ({error}); delete it and run again.") from error

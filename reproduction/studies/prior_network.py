@@ -1,0 +1,73 @@
+"""Settings of the prior-network baseline, judged on held-out digits alone; no evaluated set is seen.
+
+python -m reproduction.studies.prior_network [--device cuda] [--seeds 0 1 2] [--epochs 12] [--out results/study-prior-network.json]
+"""
+
+import argparse
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from opu.evaluation import metrics
+from reproduction.baselines import FactorNoise
+from opu.environment import environment
+from opu.evaluation.compare import predict_student
+from reproduction.paper import classifiers
+from reproduction.paper.domains import Domain, mnist
+from reproduction.paper.prior_networks import PriorNetworkSettings, train_prior_network
+from opu.files import write_json
+
+_CHOSEN = PriorNetworkSettings()
+GRID = {
+    "mlp": [
+        replace(_CHOSEN, precision=precision, cross_entropy=weight)
+        for precision in (100.0, 1000.0)
+        for weight in (0.0, 10.0, 100.0)
+    ],
+    "vgg": [replace(_CHOSEN, learning_rate=rate) for rate in (1e-3, 3e-4)]
+    + [replace(_CHOSEN, learning_rate=3e-4, cross_entropy=0.0)],
+}
+
+
+def judge(name: str, settings: PriorNetworkSettings, domain: Domain, seed: int) -> dict[str, Any]:
+    """Accuracy, and AUROC of the entropy for errors and for fresh strangers of the kind seen in training."""
+    torch.manual_seed(seed)
+    net: nn.Module = (classifiers.vgg if name == "vgg" else classifiers.mlp)(10).to(domain.x.device)
+    student = train_prior_network(net, domain.x, domain.labels, settings)
+    inside = predict_student(student, domain.held_out)
+    outside = predict_student(student, FactorNoise.fit(domain.x).like(domain.held_out))
+    entropy = inside.scores["predictive_entropy"]
+    both = np.concatenate([entropy, outside.scores["predictive_entropy"]])
+    wrong = (inside.probabilities.argmax(-1) != domain.held_out_labels.cpu()).numpy()
+    return {
+        "seed": seed,
+        "accuracy": round(100 * float(1 - wrong.mean()), 2),
+        "errors": round(metrics.auroc(entropy, wrong), 2),
+        "factor_noise": round(metrics.auroc(both, np.arange(len(both)) >= len(entropy)), 2),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--epochs", type=int, default=_CHOSEN.epochs)
+    parser.add_argument("--networks", nargs="+", default=list(GRID))
+    parser.add_argument("--out", type=Path, default=Path("results/study-prior-network.json"))
+    options = parser.parse_args()
+    domain = mnist().to(torch.device(options.device))
+    trials: list[dict[str, Any]] = []
+    for name in options.networks:
+        for settings in (replace(each, epochs=options.epochs) for each in GRID[name]):
+            runs = [judge(name, settings, domain, seed) for seed in options.seeds]
+            trials.append({"network": name, "settings": asdict(settings), "runs": runs})
+            print(name, asdict(settings), runs, flush=True)
+            write_json(options.out, {"trials": trials, "environment": environment()})
+
+
+if __name__ == "__main__":
+    main()

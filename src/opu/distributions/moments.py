@@ -1,0 +1,314 @@
+r"""Exact expectations of kernels under a Dirichlet: what makes the MMD free of sampling.
+
+For any kernel that is a power series in the inner product, :math:`k(x, y) = \sum_j c_j \langle x, y\rangle^j`, the MMD
+needs only :math:`E\langle\pi, v\rangle^j` for fixed points and :math:`E\langle\pi, \pi'\rangle^j` for two Dirichlets.
+Both recursions below add positive terms alone, so no digit is lost to cancellation at any concentration.
+"""
+
+import math
+import warnings
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from opu.checks import first_line
+from opu.distributions.dirichlet import Dirichlet
+
+LONGEST = 31  # of the series whose recursion a program of a GPU holds as a square matrix
+
+
+def kernel_to_points(
+    q: Dirichlet, points: Float[Tensor, "S B K"], coefficients: Sequence[float]
+) -> Float[Tensor, " B"]:
+    r"""Mean over fixed points of :math:`E_q k(v_s, \pi) = \sum_j c_j M_j(v_s)`, per input, in float64.
+
+    The generating function :math:`\prod_k (1 - t v_k)^{-\alpha_k} = \sum_j \frac{(\alpha_0)_j}{j!} M_j t^j` gives, with
+    :math:`p_i = \sum_k h_k v_k^i`,
+
+    .. math:: M_j = \sum_{i=1}^{j} w_{ji}\, p_i\, M_{j-i}, \qquad
+              w_{ji} = \frac{\alpha_0}{j} \prod_{m=0}^{i-1} \frac{j - m}{\alpha_0 + j - 1 - m},
+
+    whose weights are positive and sum to 1, and the derivatives
+    :math:`\partial M_j / \partial p_i = \frac{j}{i} w_{ji} M_{j-i}`, so that no graph need be kept.
+
+    Args:
+        q: One Dirichlet per input.
+        points: Points on the simplex as probabilities; no gradient flows into them.
+        coefficients: ``c_0, c_1, ..``
+    """
+    if len(coefficients) == 1:
+        return torch.full_like(q.log_precision, coefficients[0], dtype=torch.float64)
+    mean = q.log_concentration().softmax(-1)
+    value: Tensor = _KernelToPoints.apply(  # type: ignore[no-untyped-call]
+        mean, q.log_precision.double(), points, tuple(coefficients)
+    )
+    return value
+
+
+class _KernelToPoints(torch.autograd.Function):
+    """The value and, in the same sweep, its gradient in the mean and the log-precision."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, mean: Tensor, log_precision: Tensor, points: Tensor, coefficients: tuple[float, ...]
+    ) -> Tensor:
+        order = len(coefficients) - 1
+        c = _constants(coefficients, mean.device)
+        weights = _recursion_weights(log_precision, order)
+        table = _slopes(weights, coefficients)
+        if _has_kernels(points, order):
+            from opu.distributions.moments_triton import sweep
+
+            averages, in_mean, scaling = sweep(mean, weights, table, points)
+        else:
+            # A few inputs at a time: what is made of all points then fits the cache, and memory does not grow with the
+            # batch. A GPU has a wider road to its memory and wants few, large kernels.
+            rows = max(1, (2**28 if mean.is_cuda else 2**19) // points[:, 0].numel())
+            each = (mean.split(rows), weights.split(rows), table.split(rows), points.split(rows, dim=1))
+            answers = [_sweep(*part) for part in zip(*each, strict=True)]
+            averages, in_mean, scaling = (torch.cat(column) for column in zip(*answers, strict=True))
+        precision = log_precision.exp().unsqueeze(-1)
+        ladder = (precision / (precision + _counting(order, mean))).cumsum(-1)
+        ctx.save_for_backward(in_mean, scaling - (averages[:, 1:] * ladder) @ c[1:])
+        return averages @ c
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        in_mean, in_log_precision = ctx.saved_tensors
+        return grad.unsqueeze(-1) * in_mean, grad * in_log_precision, None, None
+
+
+def _has_kernels(of: Tensor, order: int) -> bool:
+    """Whether :mod:`opu.distributions.moments_triton` is for these numbers and this machine."""
+    usual = of.dtype in (torch.float32, torch.float64) and of.numel() > 0 and order <= LONGEST
+    return usual and of.is_cuda and _triton_is_for(of.device)
+
+
+@lru_cache(maxsize=64)
+def _triton_is_for(device: torch.device) -> bool:
+    if find_spec("triton") is None or torch.version.hip or torch.cuda.get_device_capability(device) < (8, 0):
+        return False
+    try:  # Triton builds a part of itself at its first launch, and needs a C compiler for that
+        from opu.distributions.moments_triton import exponential
+
+        exponential(torch.zeros(1, 1, dtype=torch.float64, device=device))
+    except Exception as error:
+        warnings.warn(
+            f"Triton does not work here ({first_line(error)}); the exact MMD takes a slower way.", stacklevel=2
+        )
+        return False
+    return True
+
+
+def _sweep(
+    mean: Float[Tensor, "B K"],
+    weights: Float[Tensor, "B I I"],
+    table: Float[Tensor, "B I I"],
+    points: Float[Tensor, "S B K"],
+) -> tuple[Float[Tensor, "B J"], Float[Tensor, "B K"], Float[Tensor, " B"]]:
+    """Average moments, the value's gradient in the mean, and its derivative in a common factor of all ``p_i``."""
+    # Powers one after the other, none of which is kept, in the precision of the points: their rounding is there already.
+    weighted, sums = mean.to(points).expand_as(points).clone(), []
+    for _ in range(weights.shape[1]):
+        weighted *= points
+        sums.append(weighted.sum(-1).T)
+    power_means = torch.stack(sums, 1).double()
+    moments = _moments(power_means, weights)
+    slopes = table @ moments[:, :-1] / len(points)  # of the value in p_i, for each point
+    # The gradient is the sum over points of a polynomial in each of their coordinates, by Horner's scheme.
+    along = slopes.permute(1, 2, 0).unsqueeze(-1).to(points)
+    total = weighted.copy_(along[-1])
+    for each in along[:-1].flip(0):
+        torch.addcmul(each, total, points, out=total)
+    in_mean = (total * points).sum(0)
+    return moments.mean(-1), in_mean.double(), (slopes * power_means).sum((1, 2))
+
+
+@lru_cache(maxsize=64)
+def _constants(values: tuple[float, ...], device: torch.device) -> Tensor:
+    # Kept, since a copy to a GPU would make it wait in every step.
+    return torch.tensor(values, dtype=torch.float64, device=device)
+
+
+def _counting(order: int, like: Tensor) -> Tensor:
+    return torch.arange(order, dtype=torch.float64, device=like.device)
+
+
+def _recursion_weights(log_precision: Float[Tensor, " B"], order: int) -> Float[Tensor, "B I I"]:
+    """The weight of ``p_{j-l} M_l`` in ``M_j``, at row ``j - 1`` and column ``l``."""
+    # prod_{n=2..j} n / (alpha_0 + n - 1); the factor at n = 1 is 1 / alpha_0, which cancels before it can overflow.
+    n = _counting(order, log_precision) + 1
+    log_ratios = n.log() - torch.log(log_precision.exp().unsqueeze(-1) + n - 1)
+    log_products = torch.cat([torch.zeros_like(log_ratios[:, :1]), log_ratios[:, 1:].cumsum(-1)], -1)
+    of_earlier = log_precision.unsqueeze(-1) - log_products[:, :-1]
+    of_earlier = torch.cat([torch.zeros_like(log_ratios[:, :1]), of_earlier], -1)
+    return torch.exp((log_products - n.log()).unsqueeze(-1) + of_earlier.unsqueeze(-2)).tril()
+
+
+def _moments(power_means: Float[Tensor, "B I S"], weights: Float[Tensor, "B I I"]) -> Float[Tensor, "B J S"]:
+    batch, order, count = power_means.shape
+    moments = power_means.new_ones(batch, order + 1, count)
+    falling = power_means.flip(1)  # p_j .. p_1 is a slice that lines up with M_0 .. M_{j-1}
+    for j in range(1, order + 1):
+        products = falling[:, order - j :] * moments[:, :j]
+        moments[:, j] = (weights[:, j - 1 : j, :j] @ products).squeeze(1)
+    return moments
+
+
+def _slopes(weights: Float[Tensor, "B I I"], coefficients: tuple[float, ...]) -> Float[Tensor, "B I I"]:
+    # Entry (i - 1, l) multiplies M_l in the slope of p_i: c_j (j / i) w_{ji} with j = i + l.
+    places, factors = _slope_constants(coefficients, weights.device)
+    return weights.flatten(1)[:, places] * factors
+
+
+@lru_cache(maxsize=64)
+def _slope_constants(coefficients: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    order = len(coefficients) - 1
+    i, column = torch.arange(1, order + 1).unsqueeze(-1), torch.arange(order)
+    j = i + column
+    reached = j.clamp(max=order)
+    factors = torch.tensor(coefficients, dtype=torch.float64)[reached] * j / i * (j <= order)
+    return ((reached - 1) * order + column).to(device), factors.to(device)
+
+
+def kernel_within(q: Dirichlet, coefficients: Sequence[float]) -> Float[Tensor, " B"]:
+    r"""Expected kernel :math:`E k(\pi, \pi')` of two independent draws from the same Dirichlet, per input, in float64.
+
+    What :func:`kernel_between` gives for ``q`` and ``q``, at a cost that grows with :math:`K J` in place of
+    :math:`K J^2`. Each factor of its product is the moment generating function of a product of two gamma variables, whose
+    cumulants are polynomials in :math:`\alpha_k` with positive coefficients: they count the pairs of permutations which
+    together leave no part of :math:`m` points to itself, by their numbers of cycles. So the logarithm of the product
+    needs nothing of the classes but power sums :math:`\sum_k \alpha_k^d`, and no digit is lost here either.
+    """
+    order = len(coefficients) - 1
+    if order == 0:
+        return torch.full_like(q.log_precision, coefficients[0], dtype=torch.float64)
+    log_alpha = q.log_concentration()
+    log_scale = torch.nn.functional.softplus(q.log_precision.double())  # of 1 + alpha_0, as in kernel_between
+    degrees = _counting(order, log_alpha) + 2
+    sums = _PowerSums.apply(log_alpha - log_scale.unsqueeze(-1), degrees)  # type: ignore[no-untyped-call]
+    counts = _constants(_connected_pairs(order), log_alpha.device).view(order, order)
+    left_over = (2 * (degrees - 1).unsqueeze(-1) - degrees).clamp(min=0)  # 2 m - d, where anything is counted
+    cumulants = ((counts * torch.exp(-log_scale[:, None, None] * left_over)) @ sums.unsqueeze(-1)).squeeze(-1)
+    steps = degrees - 2
+    precision = q.log_precision.double().exp().unsqueeze(-1)
+    factors = _products((steps + 1) * torch.exp(2 * log_scale).unsqueeze(-1) / (precision + steps).square())
+    series: Tensor = _Exponential.apply(cumulants)  # type: ignore[no-untyped-call]
+    return coefficients[0] + (series * factors) @ _constants(tuple(coefficients[1:]), log_alpha.device)
+
+
+@lru_cache(maxsize=64)
+def _connected_pairs(order: int) -> tuple[float, ...]:
+    """Entry ``(m - 1, d - 2)``: pairs of permutations of ``m`` points with ``d`` cycles in all that are transitive, by m!.
+
+    The moments of a product of two gamma variables count all pairs, and cumulants are what is connected in moments.
+    """
+    rising = [np.array([1], dtype=object)]
+    for n in range(order):
+        rising.append(np.convolve(rising[-1], np.array([n, 1], dtype=object)))
+    moments = [np.convolve(each, each) for each in rising]
+    cumulants, table = [moments[0]], np.zeros((order, order))
+    for m in range(1, order + 1):
+        rest = moments[m].copy()
+        for i in range(1, m):
+            split = math.comb(m - 1, i - 1) * np.convolve(cumulants[i], moments[m - i])
+            rest[: len(split)] -= split
+        cumulants.append(rest[: m + 2])  # no more than m + 1 cycles hold m points together
+        table[m - 1, :m] = [float(count / math.factorial(m)) for count in cumulants[m][2:]]
+    return tuple(table.flatten().tolist())
+
+
+class _PowerSums(torch.autograd.Function):
+    """``sum_k exp(d u_k)`` for each degree; the powers are kept, so that the gradient is one product with them."""
+
+    @staticmethod
+    def forward(ctx: Any, u: Tensor, degrees: Tensor) -> Tensor:
+        powers = (degrees.unsqueeze(-1) * u.unsqueeze(-2)).exp_()
+        ctx.save_for_backward(powers, degrees)
+        return powers.sum(-1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        powers, degrees = ctx.saved_tensors
+        return ((grad * degrees).unsqueeze(-2) @ powers).squeeze(-2), None
+
+
+class _Exponential(torch.autograd.Function):
+    """Coefficients 1, 2, .. of ``exp(sum_m k_m t^m)``; a change of ``k_m`` changes them by themselves, shifted by m."""
+
+    @staticmethod
+    def forward(ctx: Any, exponents: Tensor) -> Tensor:
+        order = exponents.shape[1]
+        if _has_kernels(exponents, order):
+            from opu.distributions.moments_triton import exponential
+
+            series = exponential(exponents)
+        else:
+            series = torch.ones(len(exponents), order + 1, dtype=exponents.dtype, device=exponents.device)
+            weighted = (exponents * (_counting(order, exponents) + 1)).flip(1)  # m k_m, the last first
+            for j in range(1, order + 1):
+                series[:, j] = (weighted[:, order - j :] * series[:, :j]).sum(1) / j
+        ctx.save_for_backward(series)
+        return series[:, 1:]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (series,) = ctx.saved_tensors
+        order = grad.shape[1]
+        later = torch.nn.functional.pad(grad, (0, order - 1)).unfold(1, order, 1)  # row m: grad of m, m + 1, ..
+        shifted: Tensor = later @ series[:, :order].unsqueeze(-1)
+        return shifted.squeeze(-1)
+
+
+def kernel_between(p: Dirichlet, q: Dirichlet, coefficients: Sequence[float]) -> Float[Tensor, " B"]:
+    r"""Expected kernel :math:`E k(\pi, \pi')` of independent draws from ``p`` and ``q``, per input, in float64.
+
+    .. math:: E\langle\pi, \pi'\rangle^j = \frac{j!}{(\alpha_0)_j (\beta_0)_j}\,
+              [t^j] \prod_k \sum_m \frac{(\alpha_k)_m (\beta_k)_m}{m!}\, t^m
+
+    The product over classes is taken pairwise, as a tree of truncated convolutions. ``t`` is scaled by
+    :math:`(1 + \alpha_0)(1 + \beta_0)`, which keeps every coefficient within float64 from precision 1e-6 to 1e9.
+    """
+    order = len(coefficients) - 1
+    if order == 0:
+        return torch.full_like(p.log_precision, coefficients[0], dtype=torch.float64)
+    alpha, beta = p.log_concentration().exp(), q.log_concentration().exp()
+    alpha_0, beta_0 = alpha.sum(-1, keepdim=True), beta.sum(-1, keepdim=True)
+    scale = (1 + alpha_0) * (1 + beta_0)
+    steps = _counting(order, alpha)
+    rising = (alpha.unsqueeze(-1) + steps) * (beta.unsqueeze(-1) + steps) / ((steps + 1) * scale.unsqueeze(-1))
+    one = torch.ones_like(rising[..., :1])
+    series = torch.cat([one, _products(rising)], -1)
+    factors = _products((steps + 1) * scale / ((alpha_0 + steps) * (beta_0 + steps)))
+    moments = _product_over_classes(series)[:, 1:] * factors
+    return coefficients[0] + moments @ _constants(tuple(coefficients[1:]), alpha.device)
+
+
+def _products(factors: Float[Tensor, "*B J"]) -> Float[Tensor, "*B J"]:
+    # The gradient of torch.cumprod asks the device whether a factor is 0, which makes it wait; ours are positive.
+    return factors.log().cumsum(-1).exp()
+
+
+def _product_over_classes(series: Float[Tensor, "B K J"]) -> Float[Tensor, "B J"]:
+    while series.shape[1] > 1:
+        last = series[:, -1:] if series.shape[1] % 2 else series[:, :0]
+        even = series.shape[1] // 2 * 2
+        series = torch.cat([_truncated_product(series[:, 0:even:2], series[:, 1:even:2]), last], 1)
+    return series[:, 0]
+
+
+def _truncated_product(left: Float[Tensor, "B K J"], right: Float[Tensor, "B K J"]) -> Float[Tensor, "B K J"]:
+    length = left.shape[-1]
+    padded = torch.nn.functional.pad(right, (length - 1, 0))
+    # Row j of the Toeplitz view holds 0, .., right[0], .., right[j]; reversed, it lines up with left[0] .. left[j].
+    return (padded.unfold(-1, length, 1) @ left.flip(-1).unsqueeze(-1)).squeeze(-1)

@@ -1,0 +1,1 @@
+"""From scores to metrics, beside a teacher and detectors that know no classes."""

@@ -1,5 +1,0 @@
-"""The one door to a student that answers as fast as this machine can."""
-
-from opu.fast.door import Optimized, optimize
-
-__all__ = ["Optimized", "optimize"]

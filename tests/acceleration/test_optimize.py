@@ -1,0 +1,159 @@
+"""The fastest way answers as the student does, and says what else was tried."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import opu
+from opu.distributions.dirichlet import Dirichlet
+from opu.acceleration.optimize import fits_the_kernel
+from opu.acceleration.fused import Fused
+from opu.acceleration.recorded import pack, unpack
+from opu.acceleration.stacked import Stacked, layers_of
+from opu.students import from_backbone, lenet, mlp
+
+STUDENTS = {
+    "mlp": lambda: mlp(12, 3, (8, 7)),
+    "one hidden layer": lambda: mlp(12, 3, (8,)),
+    "three hidden layers": lambda: mlp(12, 3, (8, 7, 6), link="exp"),
+    "one trunk": lambda: mlp(12, 3, (8, 7), shared_trunk=True),
+    "no hidden layer": lambda: mlp(12, 3, ()),
+    "backbone": lambda: from_backbone(torch.nn.Linear(12, 5), 5, 3),
+}
+SIDE_BY_SIDE = ("mlp", "one hidden layer", "three hidden layers")
+
+
+@pytest.mark.parametrize("name", STUDENTS)
+def test_answers_are_the_students(name):
+    student, example = STUDENTS[name](), torch.randn(9, 3, 4) if name != "backbone" else torch.randn(9, 12)
+    fast = opu.optimize(student, example)
+    for x in (example, torch.randn_like(example), example[:4], example.repeat(3, *[1] * (example.ndim - 1))):
+        want, got = student(x), fast(x)
+        torch.testing.assert_close(got.mean, want.mean, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(got.log_precision, want.log_precision, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(got.log_mean, want.log_mean, rtol=1e-5, atol=1e-5)
+    assert not got.mean.requires_grad
+    assert fast.how in fast.tried
+    assert_no_number_stays_none(fast, example)
+    assert float(fast.tried[fast.how]) == min(t for t in fast.tried.values() if isinstance(t, float))
+
+
+def assert_no_number_stays_none(way, x):
+    x = x.clone()
+    x[2].view(-1)[1] = torch.nan
+    answer = way(x)
+    for field in (answer.mean, answer.log_precision, answer.log_mean) if isinstance(answer, Dirichlet) else answer:
+        assert field[2].isnan().all()
+        assert not torch.cat([field[:2], field[3:]]).isnan().any()
+
+
+@pytest.mark.parametrize("name", STUDENTS)
+def test_only_two_like_networks_stand_side_by_side(name):
+    tried = opu.optimize(STUDENTS[name](), torch.randn(2, 12)).tried
+    assert ("side by side" in tried) == (name in SIDE_BY_SIDE)
+    assert (layers_of(STUDENTS[name]()) is not None) == (name in SIDE_BY_SIDE)
+
+
+def test_images_through_convolutions_are_answered_plainly():
+    student, x = lenet(3, (1, 16, 16), (2, 3), 7), torch.randn(4, 1, 16, 16)
+    fast = opu.optimize(student, x)
+    assert list(fast.tried) == ["plain"]
+    torch.testing.assert_close(fast(x).mean, student(x).mean)
+
+
+def test_networks_of_other_widths_are_left_apart():
+    student = mlp(12, 3, (8, 7))
+    student.precision_net = mlp(12, 3, (8, 6)).precision_net
+    assert layers_of(student) is None
+
+
+def test_side_by_side_in_double_precision_is_the_student_to_the_last_digits():
+    student = mlp(12, 3, (8, 7)).double()
+    x = torch.randn(50, 12, dtype=torch.float64)
+    mean, _, _ = Stacked(student, torch.float64)(x)
+    # The heads answer in float32.
+    torch.testing.assert_close(mean.double(), student(x).mean.detach(), rtol=1e-6, atol=1e-7)
+
+
+def test_it_keeps_what_it_was_made_of():
+    student, x = mlp(12, 3, (8, 7)), torch.randn(40, 12)
+    opu.calibrate(student, x)
+    fast = opu.optimize(student, x)
+    before = fast(x).mean
+    torch.testing.assert_close(fast.novelty(fast(x)), student.novelty(student(x)), rtol=1e-3, atol=1e-3)
+    with torch.no_grad():  # training on does not change its answers
+        for w in student.parameters():
+            w.add_(1.0)
+    assert torch.equal(fast(x).mean, before)
+
+
+def test_the_kernel_is_for_two_hidden_layers_of_one_width_at_the_end():
+    fits = {(448, 448): True, (450, 450): False, (8, 8): True, (9, 8, 8): True, (8, 7): False, (8,): False, (): False}
+    assert {hidden: fits_the_kernel(mlp(12, 3, hidden)) for hidden in fits} == fits
+    assert not fits_the_kernel(mlp(12, 3, (8, 8), shared_trunk=True))
+
+
+def test_a_way_that_answers_otherwise_is_not_taken(monkeypatch):
+    monkeypatch.setattr(Stacked, "__call__", lambda self, x: (torch.full((len(x), 3), 1 / 3), x[:, 0], x[:, :3]))
+    fast = opu.optimize(mlp(12, 3, (8, 7)), torch.randn(5, 12))
+    assert fast.how == "plain"
+    assert "off by" in str(fast.tried["side by side"])
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_a_precision_that_is_not_there_is_refused(precision):
+    with pytest.raises(ValueError, match=r"GPU|'float32' or 'bfloat16'"):
+        opu.optimize(mlp(4, 3), torch.randn(2, 4), precision=precision)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_classes", [2, 10, 47])
+@pytest.mark.parametrize("hidden", [(400, 400), (100, 100), (64, 30, 30)])
+def test_the_kernel_agrees_within_bfloat16(hidden, num_classes):
+    student = mlp(50, num_classes, hidden).cuda()
+    x = torch.randn(333, 50, device="cuda")
+    fast = opu.optimize(student, x, precision="bfloat16")
+    assert isinstance(fast.tried["fused, recorded"], float), fast.tried
+    for batch in (x, 2 * x, x[:7], x[:0], x.repeat(3, 1)):
+        torch.testing.assert_close(fast(batch).mean, student(batch).mean, rtol=0, atol=0.02)
+    assert_no_number_stays_none(fast, x)
+    for way in (Stacked(student, torch.bfloat16), Stacked(student), Fused(Stacked(student, torch.bfloat16))):
+        assert_no_number_stays_none(way, x)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("hidden", "link"), [((400, 400), "exp"), ((100, 100), None), ((448, 448), None), ((33, 33), "exp")]
+)
+def test_every_setting_of_the_kernel_agrees(hidden, link):
+    from opu.acceleration.kernel import CONFIGS, last_layers
+
+    student = mlp(50, 10, hidden, **({} if link is None else {"link": link})).cuda()
+    x = torch.randn(333, 50, device="cuda")
+    fused, want = Fused(Stacked(student, torch.bfloat16)), student(x)
+    for config in CONFIGS:
+        fused.kernel = _Set(last_layers.fn, config)
+        mean, log_precision, log_mean = fused(x)
+        torch.testing.assert_close(mean, want.mean, rtol=0, atol=0.01, msg=str(config))
+        torch.testing.assert_close(log_precision, want.log_precision, rtol=0, atol=0.05, msg=str(config))
+        torch.testing.assert_close(mean, log_mean.exp())
+        assert_no_number_stays_none(fused, x)
+
+
+class _Set:
+    """The kernel with one of its settings, in place of a search among them."""
+
+    def __init__(self, kernel, config):
+        self.kernel, self.config = kernel, config
+
+    def __getitem__(self, grid):
+        kwargs, options = self.config.kwargs, {"num_warps": self.config.num_warps, "num_stages": self.config.num_stages}
+        return lambda *args, **named: self.kernel[grid(kwargs)](*args, **named, **kwargs, **options)
+
+
+@given(rows=st.integers(0, 5), num_classes=st.integers(2, 4))
+def test_answers_come_out_of_one_row_as_they_went_in(rows, num_classes):
+    parts = torch.randn(rows, num_classes), torch.randn(rows), torch.randn(rows, num_classes)
+    for before, after in zip(parts, unpack(pack(parts), num_classes), strict=True):
+        assert torch.equal(before, after)

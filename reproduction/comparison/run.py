@@ -11,7 +11,8 @@ from rich.console import Console
 from torch import Tensor
 
 from opu.environment import environment
-from opu.evaluation.compare import Prediction, assess, trivial_detection
+from opu.evaluation.compare import assess, trivial_detection
+from opu.prediction import Prediction
 from reproduction.paper.domains import Domain, mnist, with_photographs
 from reproduction.paper.models import Models, Scale, slug
 from reproduction.paper.presets import PRESETS

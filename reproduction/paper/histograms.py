@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from opu.evaluation.compare import Prediction
+from opu.prediction import Prediction
 from reproduction.paper.table import LETTERS, NAMES
 
 NUM_BINS = 40

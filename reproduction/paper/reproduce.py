@@ -16,7 +16,8 @@ from opu import measures
 from opu.distillation.diagnosis import Diverged
 from opu.distributions.dirichlet import Dirichlet
 from opu.environment import environment
-from opu.evaluation.compare import Prediction, assess, predict_student, trivial_detection
+from opu.evaluation.compare import assess, trivial_detection
+from opu.prediction import Prediction, predict_student
 from reproduction.paper import times
 from reproduction.paper.domains import DOMAINS, Domain, held_out_classes, with_photographs
 from reproduction.paper.histograms import count_scores

@@ -25,7 +25,7 @@ from reproduction.studies.robust_recipe import Bench, bench_here, in_order
 from opu.evaluation import metrics
 from reproduction.baselines import CategoricalStudent, ConcentrationStudent
 from opu.environment import environment
-from opu.evaluation.compare import predict_student
+from opu.prediction import predict_student
 from opu.files import rounded, write_json
 from opu.objectives import CrossEntropy, parse
 

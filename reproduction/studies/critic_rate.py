@@ -17,7 +17,7 @@ import torch
 
 from opu.evaluation import metrics
 from opu.environment import environment
-from opu.evaluation.compare import predict_student
+from opu.prediction import predict_student
 from reproduction.paper.domains import mnist
 from reproduction.paper.models import Models, Scale
 from reproduction.paper.presets import objective

@@ -20,7 +20,8 @@ from opu.evaluation import metrics
 from opu.demo.data import Digits
 from opu.demo.run import Settings, distil_student, train_teacher
 from opu.environment import environment
-from opu.evaluation.compare import TEACHER_MEASURES, predict_student, predict_teacher
+from opu.evaluation.compare import TEACHER_MEASURES
+from opu.prediction import predict_student, predict_teacher
 from opu.files import write_json
 from opu.novelty import negative_log_p
 

@@ -15,7 +15,7 @@ from torch import nn
 from opu.evaluation import metrics
 from reproduction.baselines import FactorNoise
 from opu.environment import environment
-from opu.evaluation.compare import predict_student
+from opu.prediction import predict_student
 from reproduction.paper import classifiers
 from reproduction.paper.domains import Domain, mnist
 from reproduction.paper.prior_networks import PriorNetworkSettings, train_prior_network

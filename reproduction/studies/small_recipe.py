@@ -21,7 +21,8 @@ from opu import fidelity
 from opu.evaluation import metrics
 from opu.demo.run import Settings, train_teacher
 from opu.environment import environment
-from opu.evaluation.compare import TEACHER_MEASURES, predict_student, predict_teacher
+from opu.evaluation.compare import TEACHER_MEASURES
+from opu.prediction import predict_student, predict_teacher
 from opu.files import write_json
 
 OBJECTIVES = (

@@ -19,7 +19,8 @@ from opu.evaluation import metrics
 from opu.data.tables import Table
 from opu.distributions.dirichlet import Dirichlet
 from opu.environment import environment
-from opu.evaluation.compare import TEACHER_MEASURES, predict_teacher
+from opu.evaluation.compare import TEACHER_MEASURES
+from opu.prediction import predict_teacher
 from reproduction.tabular import setups
 from reproduction.tabular.students import SOUND, distil
 from opu.files import write_json

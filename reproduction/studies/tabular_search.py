@@ -16,7 +16,8 @@ import torch
 
 from opu.distillation.diagnosis import Diverged
 from opu.environment import environment
-from opu.evaluation.compare import assess, predict_student
+from opu.evaluation.compare import assess
+from opu.prediction import predict_student
 from reproduction.tabular.setups import SETUPS, Prepared, prepare
 from reproduction.tabular.students import PAPER, Recipe, distil
 from opu.files import write_json

@@ -12,7 +12,8 @@ from torch import Tensor
 from opu import measures
 from reproduction.baselines import compact_approximation
 from opu.distillation.diagnosis import Diverged
-from opu.evaluation.compare import TEACHER_MEASURES, Prediction, assess, predict_student, predict_teacher
+from opu.evaluation.compare import TEACHER_MEASURES, assess
+from opu.prediction import Prediction, predict_student, predict_teacher
 from reproduction.tabular.setups import Prepared, Setup
 from reproduction.tabular.students import Recipe, distil, recipes
 from opu.teachers import GibbsSettings, SGPMCSettings, SVGPSettings, Teacher, polya_gamma, sgpmc, svgp

@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from opu.environment import environment
 from opu.evaluation.compare import trivial_detection
-from reproduction.paper.reproduce import chosen_device
+from opu.devices import choose_device as chosen_device
 from reproduction.tabular import models
 from reproduction.tabular.setups import SETUPS, Prepared, Setup, prepare
 from reproduction.tabular.students import recipes

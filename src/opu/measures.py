@@ -1,10 +1,13 @@
-"""Measures of uncertainty. All of them grow with it.
+"""Measures of uncertainty. All of them grow with it, and all are entries of one registry, :data:`MEASURES`.
 
-Each takes a student's answer, a :class:`~opu.distributions.dirichlet.Dirichlet`, or a teacher's, log-probabilities ``(S, B, K)``. For
-particles, C and D are those of the most likely Dirichlet for each input, as in the paper's teacher baselines.
+Each takes a student's prediction, a :class:`~opu.distributions.dirichlet.Dirichlet`, or a teacher's particles,
+log-probabilities ``(S, B, K)``. For particles, C and D are those of the most likely Dirichlet for each input, as in the
+paper's teacher baselines.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -12,88 +15,125 @@ from torch import Tensor
 
 from opu.distributions.dirichlet import Dirichlet
 from opu.distributions.pointwise import maximum_likelihood
+from opu.novelty import Novelty
 
-Answer = Dirichlet | Float[Tensor, "S B K"]
+Source = Dirichlet | Float[Tensor, "S B K"]
 
 
-def mean(answer: Answer) -> Float[Tensor, "B K"]:
+def mean(source: Source) -> Float[Tensor, "B K"]:
     """The predictive distribution: class probabilities."""
-    if isinstance(answer, Dirichlet):
-        return answer.mean
-    return _log_mean(answer).exp().to(_dtype(answer))
+    if isinstance(source, Dirichlet):
+        return source.mean
+    return _log_mean(source).exp().to(_dtype(source))
 
 
-def predictive_entropy(answer: Answer) -> Float[Tensor, " B"]:
-    """E: entropy of the predictive distribution."""
-    entropy: Tensor = torch.special.entr(_log_mean(answer).double().exp()).sum(-1)
-    return entropy.to(_dtype(answer))
+def predictive_entropy(source: Source) -> Float[Tensor, " B"]:
+    """E, total uncertainty: the entropy of the predictive distribution."""
+    entropy: Tensor = torch.special.entr(_log_mean(source).double().exp()).sum(-1)
+    return entropy.to(_dtype(source))
 
 
-def least_confidence(answer: Answer) -> Float[Tensor, " B"]:
+def least_confidence(source: Source) -> Float[Tensor, " B"]:
     """P: one minus the largest class probability.
 
-    Taken as the sum of the others, so that predictions of 1 - 1e-9 and 1 - 1e-12 do not tie in float32.
+    It is computed as the sum of the other probabilities, so that predictions of 1 - 1e-9 and 1 - 1e-12 do not tie in float32.
     """
-    probabilities = _log_mean(answer).double().exp()
+    probabilities = _log_mean(source).double().exp()
     largest = probabilities.argmax(-1, keepdim=True)
-    return probabilities.scatter(-1, largest, 0.0).sum(-1).to(_dtype(answer))
+    return probabilities.scatter(-1, largest, 0.0).sum(-1).to(_dtype(source))
 
 
-def negative_log_precision(answer: Answer) -> Float[Tensor, " B"]:
-    """C: minus the log of the Dirichlet's precision."""
-    return -_dirichlet(answer).log_precision
+def negative_log_precision(source: Source) -> Float[Tensor, " B"]:
+    """C: minus the logarithm of the Dirichlet's precision."""
+    return -_dirichlet(source).log_precision
 
 
-def differential_entropy(answer: Answer) -> Float[Tensor, " B"]:
-    """D: differential entropy of the Dirichlet. It dives where the precision per class is below 1."""
-    return _dirichlet(answer).entropy()
+def differential_entropy(source: Source) -> Float[Tensor, " B"]:
+    """D: the differential entropy of the Dirichlet. It falls without bound where the precision per class is below 1."""
+    return _dirichlet(source).entropy()
 
 
-def expected_entropy(answer: Answer) -> Float[Tensor, " B"]:
-    """Mean entropy of the induced distribution's members: doubt that more training would not remove."""
-    if isinstance(answer, Dirichlet):
-        return answer.expected_entropy()
-    entropies: Tensor = torch.special.entr(answer.double().exp()).sum(-1)
-    return entropies.mean(0).to(_dtype(answer))
+def expected_entropy(source: Source) -> Float[Tensor, " B"]:
+    """EE, aleatoric uncertainty: the mean entropy of the class probabilities drawn from the distribution."""
+    if isinstance(source, Dirichlet):
+        return source.expected_entropy()
+    entropies: Tensor = torch.special.entr(source.double().exp()).sum(-1)
+    return entropies.mean(0).to(_dtype(source))
 
 
-def mutual_information(answer: Answer) -> Float[Tensor, " B"]:
-    """MI: predictive entropy less expected entropy, the doubt that lies in the model."""
-    if isinstance(answer, Dirichlet):
-        return answer.mutual_information()
-    difference = predictive_entropy(answer.double()) - expected_entropy(answer.double())
-    return difference.clamp(min=0).to(_dtype(answer))
+def mutual_information(source: Source) -> Float[Tensor, " B"]:
+    """MI, epistemic uncertainty: predictive entropy minus expected entropy."""
+    if isinstance(source, Dirichlet):
+        return source.mutual_information()
+    difference = predictive_entropy(source.double()) - expected_entropy(source.double())
+    return difference.clamp(min=0).to(_dtype(source))
 
 
-MEASURES: dict[str, Callable[[Answer], Tensor]] = {
-    "predictive_entropy": predictive_entropy,
-    "least_confidence": least_confidence,
-    "negative_log_precision": negative_log_precision,
-    "differential_entropy": differential_entropy,
-    "mutual_information": mutual_information,
-    "expected_entropy": expected_entropy,
-}
+@dataclass(frozen=True)
+class Measure:
+    """One entry of the registry.
+
+    Attributes:
+        symbol: The letter in tables and in the paper.
+        name: The name in code, files and exported outputs.
+        function: From a Dirichlet or particles to one value per input; None for novelty, which a calibrated
+            :class:`~opu.novelty.Novelty` computes.
+        answers: ``error`` (may this prediction be wrong?) or ``novelty`` (is this input unlike the data?).
+        fitted: Whether particles are first summarised by the most likely Dirichlet.
+    """
+
+    symbol: str
+    name: str
+    function: Callable[[Source], Tensor] | None
+    answers: Literal["error", "novelty"]
+    fitted: bool = False
+
+    def __call__(self, source: Source, novelty: Novelty | None = None) -> Float[Tensor, " B"]:
+        """One value per input; ``novelty`` is needed by the measure of that name alone."""
+        if self.function is not None:
+            return self.function(source)
+        if novelty is None or not isinstance(source, Dirichlet):
+            raise ValueError("novelty needs a student's prediction and its calibrated score; call opu.calibrate first.")
+        score: Tensor = novelty(source)
+        return score
+
+
+_ENTRIES = (
+    Measure("E", "predictive_entropy", predictive_entropy, "error"),
+    Measure("P", "least_confidence", least_confidence, "error"),
+    Measure("C", "negative_log_precision", negative_log_precision, "novelty", fitted=True),
+    Measure("D", "differential_entropy", differential_entropy, "novelty", fitted=True),
+    Measure("MI", "mutual_information", mutual_information, "novelty"),
+    Measure("EE", "expected_entropy", expected_entropy, "error"),
+    Measure("N", "novelty", None, "novelty"),
+)
+MEASURES: dict[str, Measure] = {measure.name: measure for measure in _ENTRIES}
+SYMBOLS: dict[str, str] = {measure.name: measure.symbol for measure in _ENTRIES}
+
+
+def named(*symbols: str) -> tuple[str, ...]:
+    """The names of measures by their symbols: ``named("E", "MI")``."""
+    by_symbol = {measure.symbol: measure.name for measure in _ENTRIES}
+    return tuple(by_symbol[symbol] for symbol in symbols)
 
 
 @torch.no_grad()
-def all_measures(answer: Answer) -> dict[str, Float[Tensor, " B"]]:
-    """Every measure by name; for particles the Dirichlet is fitted once."""
-    if isinstance(answer, Dirichlet):
-        return {name: measure(answer) for name, measure in MEASURES.items()}
-    fitted = maximum_likelihood(answer)
-    of_the_fit = (negative_log_precision, differential_entropy)
-    return {name: m(fitted) if m in of_the_fit else m(answer) for name, m in MEASURES.items()}
+def all_measures(source: Source, novelty: Novelty | None = None) -> dict[str, Float[Tensor, " B"]]:
+    """Every measure by name, novelty included where its calibrated score is given; particles are fitted once."""
+    fitted = source if isinstance(source, Dirichlet) else maximum_likelihood(source)
+    known = [measure for measure in _ENTRIES if measure.function is not None or novelty is not None]
+    return {measure.name: measure(fitted if measure.fitted else source, novelty) for measure in known}
 
 
-def _log_mean(answer: Answer) -> Tensor:
-    if isinstance(answer, Dirichlet):
-        return answer.log_mean
-    return answer.double().logsumexp(0).log_softmax(-1)
+def _log_mean(source: Source) -> Tensor:
+    if isinstance(source, Dirichlet):
+        return source.log_mean
+    return source.double().logsumexp(0).log_softmax(-1)
 
 
-def _dirichlet(answer: Answer) -> Dirichlet:
-    return answer if isinstance(answer, Dirichlet) else maximum_likelihood(answer)
+def _dirichlet(source: Source) -> Dirichlet:
+    return source if isinstance(source, Dirichlet) else maximum_likelihood(source)
 
 
-def _dtype(answer: Answer) -> torch.dtype:
-    return answer.mean.dtype if isinstance(answer, Dirichlet) else answer.dtype
+def _dtype(source: Source) -> torch.dtype:
+    return source.mean.dtype if isinstance(source, Dirichlet) else source.dtype

@@ -133,9 +133,9 @@ def distil_student(
         teacher,
         student,
         digits.train,
+        # From random weights, so that the numbers show what distillation alone can do.
+        recipe=opu.Recipe(epochs=settings.epochs, num_particles=settings.num_particles, start_from_teacher=False),
         held_out=digits.calibration,
-        epochs=settings.epochs,
-        num_particles=settings.num_particles,
         out=out,
     )
     return student

@@ -1,14 +1,11 @@
 """A run's folder: its settings, a log line for each step, and a checkpoint that is always whole."""
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
-from opu.files import read_state, write_json, write_state
+from opu.files import plain, read_state, write_json, write_state
+from opu.students.links import parse_link
 
 
 class RunFolder:
@@ -26,7 +23,7 @@ class RunFolder:
         make_folder(path, resume=resume)
         config = path / "config.json"
         if resume and config.exists():
-            _refuse_other_settings(json.loads(config.read_text()).get("distill", {}), settings)
+            refuse_other_settings(_with_new_names(json.loads(config.read_text()).get("distill", {})), settings)
         write_json(config, {"distill": settings})
 
     def checkpoint(self) -> dict[str, Any] | None:
@@ -62,6 +59,11 @@ class RunFolder:
             ) from error
 
 
+def open_folder(path: str | Path | None, settings: dict[str, Any], *, resume: bool) -> "RunFolder | NoFolder":
+    """The folder of a run; None for a run that leaves nothing behind."""
+    return NoFolder() if path is None else RunFolder(Path(path), settings, resume=resume)
+
+
 def make_folder(path: Path, *, resume: bool = False) -> None:
     """Make an output folder; refuse one that cannot be made, or that holds something, unless a run is resumed."""
     if path.is_dir() and any(path.iterdir()) and not resume:
@@ -92,8 +94,9 @@ class NoFolder:
         """Nothing to do."""
 
 
-def _refuse_other_settings(before: dict[str, Any], now: dict[str, Any]) -> None:
-    different = [name for name in now if json.loads(json.dumps(now[name])) != before.get(name)]
+def refuse_other_settings(before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Refuse to go on with a run under other settings than it began with."""
+    different = [name for name in now if plain(now[name]) != before.get(name)]
     if different:
         name = different[0]
         raise ValueError(
@@ -102,26 +105,10 @@ def _refuse_other_settings(before: dict[str, Any], now: dict[str, Any]) -> None:
         )
 
 
-def random_state() -> dict[str, Any]:
-    """The state of every global random source: torch's on all devices, numpy's and Python's."""
-    # Users' teachers may draw from numpy's global source.
-    numpy_state: tuple[Any, ...] = np.random.get_state(legacy=True)  # type: ignore[assignment]  # noqa: NPY002
-    algorithm, keys, position, has_gauss, gauss = numpy_state
-    version, words, next_gauss = random.getstate()
-    return {
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        "numpy": [algorithm, torch.from_numpy(keys.astype(np.int64)), position, has_gauss, gauss],
-        "python": [version, list(words), next_gauss],
-    }
-
-
-def restore_random_state(state: dict[str, Any]) -> None:
-    """Take back what :func:`random_state` gave."""
-    torch.set_rng_state(state["torch"])
-    if state["cuda"]:
-        torch.cuda.set_rng_state_all(state["cuda"])
-    algorithm, keys, position, has_gauss, gauss = state["numpy"]
-    np.random.set_state((algorithm, keys.numpy().astype(np.uint32), position, has_gauss, gauss))  # noqa: NPY002
-    version, words, next_gauss = state["python"]
-    random.setstate((version, tuple(words), next_gauss))
+def _with_new_names(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings of a run that began before 0.1.0, in the names of today."""
+    former = {"broadened_fraction": "augmented_fraction"}
+    settings = {former.get(name, name): value for name, value in settings.items()}
+    if "link" in settings and settings["link"]:
+        settings["link"] = str(parse_link(settings["link"]))
+    return settings | {"objective": str(settings.get("objective")).replace("steady_kl", "clipped_kl")}

@@ -1,141 +1,132 @@
 """The state of a run that :func:`opu.distill` drives: what one step does, and what a checkpoint holds."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from opu.distillation.diagnosis import Diverged, explain
 from opu.cuda_graph import being_captured
-from opu.objectives import Objective
-from opu.distillation.run_folder import random_state
+from opu.distillation.diagnosis import Diverged, explain
+from opu.distillation.random_state import random_state, restore_random_state
+from opu.distillation.recipe import Plan
+from opu.objectives import BaseObjective
+from opu.students import BaseStudent
 from opu.teachers import Teacher
 
-Optimizers = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
-_MOST_HELD_OUT = 2048
+_MAX_HELD_OUT = 2048
 
 
 @dataclass
 class Distillation:
-    """What a run leaves: the loss of each step, the held-out objective after each epoch, and which epoch was kept."""
+    """The result of a run.
+
+    Attributes:
+        losses: The loss of each step.
+        held_out: The objective on held-out inputs after each epoch.
+        best_epoch: The epoch whose weights were kept, counted from 1.
+    """
 
     losses: list[float] = field(default_factory=list)
     held_out: list[float] = field(default_factory=list)
     best_epoch: int = 0
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """How many steps, on which rows, at which rate."""
+class HeldOut:
+    """The objective on held-out inputs, augmented like the others, against particles that stay the same."""
 
-    num_rows: int
-    batch_size: int
-    epochs: int
-    learning_rate: float
-    shape: str
+    def __init__(
+        self, teacher: Teacher, inputs: Tensor | None, augment: Callable[[Tensor], Tensor], num_particles: int
+    ) -> None:
+        self.batches: list[tuple[Tensor, Tensor]] = []
+        with torch.no_grad():
+            for part in [] if inputs is None else inputs[:_MAX_HELD_OUT].split(256):
+                x = augment(part)
+                self.batches.append((x, teacher(x, num_particles).to(x.device)))
 
-    @classmethod
-    def of(cls, num_rows: int, batch_size: int, epochs: int | None, learning_rate: float, shape: str) -> "Schedule":
-        """A plan for so many rows; without a number of epochs, long enough for small sets too."""
-        batch_size = min(batch_size, num_rows)
-        if epochs is None:
-            epochs = max(30, math.ceil(1500 / (num_rows // batch_size)))
-        return cls(num_rows, batch_size, epochs, learning_rate, shape)
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Whole batches only, so that every step weighs the same."""
-        return max(1, self.num_rows // self.batch_size)
-
-    @property
-    def total_steps(self) -> int:
-        """Over all epochs."""
-        return self.epochs * self.steps_per_epoch
-
-    def rate(self, step: int) -> float:
-        """The learning rate at a step."""
-        if self.shape == "constant":
-            return self.learning_rate
-        if self.shape == "steps":
-            return self.learning_rate * 0.1 ** ((2 * step >= self.total_steps) + (4 * step >= 3 * self.total_steps))
-        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * step / self.total_steps))
+    @torch.no_grad()
+    def value(self, student: nn.Module, objective: BaseObjective) -> float:
+        """The mean over the held-out inputs; NaN if there are none."""
+        student.eval()
+        values = [objective(x, particles, student(x)) for x, particles in self.batches]
+        return float(torch.cat(values).mean()) if values else math.nan
 
 
 class Run:
     """Student, objective and optimisers between two steps."""
 
-    def __init__(
-        self,
-        student: nn.Module,
-        objective: Objective,
-        groups: list[list[nn.Parameter]],
-        optimizer: Optimizers | None,
-        schedule: Schedule,
-    ) -> None:
-        self.student, self.objective, self.groups, self.schedule = student, objective, groups, schedule
-        self.optimizers = [(optimizer or self._adam)(group) for group in groups]
+    def __init__(self, student: BaseStudent, objective: BaseObjective, plan: Plan) -> None:
+        self.student, self.objective, self.plan = student, objective, plan
+        self.groups = student.parameter_groups(plan.recipe.updates)
+        self.optimizers = [plan.recipe.make_optimizer(group) for group in self.groups]
+        if plan.recipe.cuda_graph and not self._rates_are_tensors:
+            raise ValueError(
+                "cuda_graph=True needs an optimiser whose learning rate is a tensor on the GPU, since a number would be "
+                "frozen into the graph; make it so, for example SGD(p, torch.tensor(0.01, device='cuda'), fused=True)."
+            )
         self.step = 0
         self.order = torch.empty(0, dtype=torch.int64)
         self.best_value = math.inf
         self.best_weights: dict[str, Tensor] = {}
         self.result = Distillation()
 
-    def _adam(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        parameters = list(parameters)
-        # On a GPU the step may be recorded, and then its counters and its rate must live there too.
-        on_gpu = parameters[0].is_cuda
-        rate = parameters[0].new_tensor(self.schedule.learning_rate) if on_gpu else self.schedule.learning_rate
-        return torch.optim.Adam(parameters, rate, capturable=on_gpu)
-
     @property
     def epoch(self) -> int:
         """The epoch of the last step, counted from 1."""
-        return math.ceil(self.step / self.schedule.steps_per_epoch)
+        return math.ceil(self.step / self.plan.steps_per_epoch)
+
+    @property
+    def epoch_is_over(self) -> bool:
+        """Whether the last step was the last of its epoch."""
+        return self.step % self.plan.steps_per_epoch == 0
+
+    @property
+    def checkpoint_is_due(self) -> bool:
+        """Whether a checkpoint follows the last step."""
+        return self.step % (self.plan.recipe.checkpoint_every or self.plan.steps_per_epoch) == 0
+
+    @property
+    def _rates_are_tensors(self) -> bool:
+        return all(isinstance(group["lr"], Tensor) for each in self.optimizers for group in each.param_groups)
 
     def next_rows(self) -> Tensor:
         """The rows of the next batch; they are shuffled anew in each epoch."""
-        place, size = self.step % self.schedule.steps_per_epoch, self.schedule.batch_size
+        place, size = self.step % self.plan.steps_per_epoch, self.plan.batch_size
         if place == 0:
-            self.order = torch.randperm(self.schedule.num_rows)
+            self.order = torch.randperm(self.plan.num_rows)
         return self.order[place * size : (place + 1) * size]
 
-    @property
-    def rates_are_tensors(self) -> bool:
-        """Whether the learning rates can be changed in a recording."""
-        return all(isinstance(group["lr"], Tensor) for each in self.optimizers for group in each.param_groups)
-
     def set_rates(self) -> None:
-        """Give the optimisers the learning rate of the step to come."""
+        """Give the optimisers the learning rate of the next step."""
         for optimizer in self.optimizers:
             for options in optimizer.param_groups:
                 if isinstance(options["lr"], Tensor):
-                    options["lr"].fill_(self.schedule.rate(self.step))
+                    options["lr"].fill_(self.plan.rate(self.step))
                 else:
-                    options["lr"] = self.schedule.rate(self.step)
+                    options["lr"] = self.plan.rate(self.step)
 
     def update(self, x: Tensor, log_particles: Tensor) -> Tensor:
-        """One step on one batch; the loss. Parameters that are updated in turn each see a loss of their own."""
-        self.student.train()
+        """One step on one batch; returns the loss. With alternating updates, each group of parameters sees its own loss."""
+        self.student.distill_mode()
         loss = torch.empty(0)
         for group, optimizer in zip(self.groups, self.optimizers, strict=True):
             loss = self.objective(x, log_particles, self.student(x)).mean()
             self.student.zero_grad()
             loss.backward()
             if not being_captured(loss):
-                self._refuse_nonsense(loss, group, x, log_particles)
+                self._refuse_divergence(loss, group, x, log_particles)
             optimizer.step()
         return loss.detach()
 
-    def _refuse_nonsense(self, loss: Tensor, group: list[nn.Parameter], x: Tensor, log_particles: Tensor) -> None:
+    def _refuse_divergence(self, loss: Tensor, group: list[nn.Parameter], x: Tensor, log_particles: Tensor) -> None:
         length = torch.nn.utils.get_total_norm([p.grad for p in group if p.grad is not None])
         if not bool(torch.isfinite(loss) & torch.isfinite(length)):
             raise Diverged(explain(self.step, float(loss.detach()), self.objective, x, log_particles, self.student))
 
     def count(self, loss: Tensor) -> float:
-        """Note that a step is done. Of a recorded step this is the first that the CPU sees, so it is looked at again."""
+        """Note that a step is done. The loss of a captured step is looked at here, where the CPU first sees it."""
         value = float(loss)
         if not math.isfinite(value):
             raise Diverged(f"the loss was {value} at step {self.step}. Try a smaller learning rate or a bounded link.")
@@ -143,12 +134,12 @@ class Run:
         self.result.losses.append(value)
         return value
 
-    def judge(self, held_out: "HeldOut") -> float:
-        """Judge the student at the end of an epoch, and keep it if it is the best so far."""
+    def judge(self, held_out: HeldOut) -> float:
+        """Judge the student at the end of an epoch, and keep its weights if they are the best so far."""
         value = held_out.value(self.student, self.objective)
         self.result.held_out.append(value)
-        # Without held-out inputs the last epoch is kept. So it is for an objective that learns: its own value moves.
-        learns = bool(getattr(self.objective, "state_dict", dict)())
+        # Without held-out inputs the last epoch is kept; so it is for an objective that learns, whose own scale moves.
+        learns = bool(self.objective.state_dict())
         if not held_out.batches or learns or value < self.best_value or not self.best_weights:
             self.best_value = value
             self.best_weights = {name: w.detach().clone() for name, w in self.student.state_dict().items()}
@@ -162,13 +153,13 @@ class Run:
         return self.result
 
     def state(self) -> dict[str, Any]:
-        """All that the next step depends on."""
+        """Everything that the next step depends on."""
         return {
             "step": self.step,
             "order": self.order,
             "student": dict(self.student.state_dict()),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-            "objective": getattr(self.objective, "state_dict", dict)(),
+            "objective": self.objective.state_dict(),
             "best_value": self.best_value,
             "best_weights": self.best_weights,
             "losses": torch.tensor(self.result.losses, dtype=torch.float64),
@@ -178,35 +169,16 @@ class Run:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take back what :meth:`state` gave, except for the random state, which the caller restores last."""
+        """Restore what :meth:`state` returned, the random state last."""
         self.step, self.order = state["step"], state["order"]
         self.student.load_state_dict(state["student"])
         for optimizer, part in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(part)
             for options in optimizer.param_groups:
-                if isinstance(options["lr"], Tensor):  # which torch leaves where it was read
+                if isinstance(options["lr"], Tensor):  # torch leaves it on the device of the file
                     options["lr"] = options["lr"].to(options["params"][0].device)
         if state["objective"]:
-            self.objective.load_state_dict(state["objective"])  # type: ignore[attr-defined]
+            self.objective.load_state_dict(state["objective"])
         self.best_value, self.best_weights = state["best_value"], state["best_weights"]
         self.result = Distillation(state["losses"].tolist(), state["held_out"].tolist(), state["best_epoch"])
-
-
-class HeldOut:
-    """The objective on held-out inputs, augmented like the others, against particles that stay the same."""
-
-    def __init__(
-        self, teacher: Teacher, inputs: Tensor | None, widen: Callable[[Tensor], Tensor], num_particles: int
-    ) -> None:
-        self.batches: list[tuple[Tensor, Tensor]] = []
-        with torch.no_grad():
-            for part in [] if inputs is None else inputs[:_MOST_HELD_OUT].split(256):
-                x = widen(part)
-                self.batches.append((x, teacher(x, num_particles).to(x.device)))
-
-    @torch.no_grad()
-    def value(self, student: nn.Module, objective: Objective) -> float:
-        """The mean over the held-out inputs; NaN where there are none."""
-        student.eval()
-        values = [objective(x, particles, student(x)) for x, particles in self.batches]
-        return float(torch.cat(values).mean()) if values else math.nan
+        restore_random_state(state["random"])

@@ -7,6 +7,7 @@ is off by two nats at log-precision 14, and a mean whose rows sum to 1 only with
 at log-precision 20; so the mean is normalised once more, in float64, before it is used.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -85,6 +86,20 @@ class Dirichlet:
     def __getitem__(self, rows: object) -> "Dirichlet":
         """Some rows of the batch, by any index that torch understands."""
         return Dirichlet(self.mean[rows], self.log_precision[rows], self.log_mean[rows])  # type: ignore[index]
+
+    @classmethod
+    def cat(cls, parts: Sequence["Dirichlet"]) -> "Dirichlet":
+        """Several batches as one."""
+        columns = zip(*((q.mean, q.log_precision, q.log_mean) for q in parts), strict=True)
+        return cls(*(torch.cat(column) for column in columns))
+
+    def to(self, dtype: torch.dtype) -> "Dirichlet":
+        """The same values in another precision; their means sum to 1 in it."""
+        if dtype == self.mean.dtype:
+            return self
+        if dtype == torch.float64:
+            return Dirichlet.from_logits(self.log_mean.double(), self.log_precision.double())
+        return Dirichlet(self.mean.to(dtype), self.log_precision.to(dtype), self.log_mean.to(dtype))
 
     def detach(self) -> "Dirichlet":
         """The same values, outside the graph."""

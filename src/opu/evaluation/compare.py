@@ -1,59 +1,26 @@
 """A student beside its teacher and the trivial detectors, on one test set and several ood ones."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from opu import measures
 from opu.evaluation import metrics
 from opu.checks import check_inputs
-from opu.distributions.dirichlet import Dirichlet
+from opu.prediction import Prediction, Scores, as_arrays, predict_student, predict_teacher
 from opu.teachers import Teacher
 from opu.evaluation.trivial import trivial_scores
 
-Scores = dict[str, NDArray[np.float64]]
-# What a teacher knows of an input without a Dirichlet: E, P and MI.
-TEACHER_MEASURES = ("predictive_entropy", "least_confidence", "mutual_information")
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """Class probabilities and every score of one model on one set of inputs."""
-
-    probabilities: Float[Tensor, "B K"]
-    scores: Scores
-
-
-@torch.no_grad()
-def predict_student(student: nn.Module, x: Tensor, batch_size: int = 1024) -> Prediction:
-    """A student's probabilities and measures, and its novelty where it is calibrated."""
-    check_inputs(x)
-    student.eval()
-    device = next(student.parameters()).device
-    parts = [_of_dirichlet(student(part.to(device)), student) for part in x.split(batch_size)]
-    return _joined(parts)
-
-
-@torch.no_grad()
-def predict_teacher(teacher: Teacher, x: Tensor, num_particles: int = 500, batch_size: int = 256) -> Prediction:
-    """A teacher's probabilities and measures, from its particles."""
-    check_inputs(x)
-    parts = []
-    for part in x.split(batch_size):
-        log_particles = teacher(part, num_particles)
-        parts.append(Prediction(measures.mean(log_particles).cpu(), _arrays(measures.all_measures(log_particles))))
-    return _joined(parts)
+# What a teacher knows of an input without a Dirichlet.
+TEACHER_MEASURES = measures.named("E", "P", "MI")
 
 
 def predict_trivial(x: Tensor, ordinary: Tensor) -> Scores:
     """The scores of the trivial detectors."""
-    return _arrays(trivial_scores(x, ordinary))
+    return as_arrays(trivial_scores(x, ordinary))
 
 
 def trivial_detection(x: Tensor, ood: Mapping[str, Tensor], ordinary: Tensor) -> dict[str, dict[str, float]]:
@@ -141,23 +108,6 @@ def _out_of_domain(inside: Mapping[str, Scores], outside: Mapping[str, Scores]) 
         interval = metrics.bootstrap_interval(metrics.auroc, both, positive, strata=positive, num_resamples=100)
         table["student"]["novelty"]["auroc_interval"] = list(interval)
     return table
-
-
-def _of_dirichlet(q: Dirichlet, student: nn.Module) -> Prediction:
-    scores = measures.all_measures(q)
-    novelty = getattr(student, "novelty", None)
-    if novelty is not None:
-        scores = {**scores, "novelty": novelty(q)}
-    return Prediction(q.mean.cpu(), _arrays(scores))
-
-
-def _arrays(scores: Mapping[str, Tensor]) -> Scores:
-    return {name: s.double().cpu().numpy() for name, s in scores.items()}
-
-
-def _joined(parts: list[Prediction]) -> Prediction:
-    scores = {name: np.concatenate([part.scores[name] for part in parts]) for name in parts[0].scores}
-    return Prediction(torch.cat([part.probabilities for part in parts]), scores)
 
 
 def assess(inside: Prediction, labels: Tensor, outside: Mapping[str, Prediction]) -> dict[str, Any]:

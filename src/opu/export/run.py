@@ -107,8 +107,8 @@ def _kept(source: Path) -> tuple[Tensor | None, Tensor | None]:
 
 
 def _shape(student: Student) -> tuple[int, ...]:
-    recipe = student.recipe or {}
-    return tuple(recipe["image_shape"]) if "image_shape" in recipe else (recipe["num_features"],)
+    known = student.architecture or {}
+    return tuple(known["image_shape"]) if "image_shape" in known else (known["num_features"],)
 
 
 def _read(path: Path) -> Tensor:

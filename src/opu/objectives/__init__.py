@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 from opu.distributions.kernels import Exponential, Polynomial
-from opu.objectives.base import BaseObjective, Objective, WeightedSum
+from opu.objectives.base import BaseObjective, Objective, WeightedSum, as_objective
 from opu.objectives.emd import Critic, CriticEMD
 from opu.objectives.exact_mmd import ExactMMD, squared_mmd_between
 from opu.objectives.kl import CrossEntropy, ForwardKL, ClippedKL
@@ -27,6 +27,7 @@ __all__ = [
     "Sinkhorn",
     "ClippedKL",
     "WeightedSum",
+    "as_objective",
     "default",
     "parse",
     "squared_mmd_between",

@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, final, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
@@ -56,7 +56,7 @@ class WeightedSum(BaseObjective):
         for weight, term in terms:
             if not 0 < weight < math.inf:
                 raise ValueError(f"the weight of an objective must be positive and finite; got {weight} for {term!r}.")
-        self.terms = terms
+        self.terms = [(weight, as_objective(term)) for weight, term in terms]
 
     def __call__(self, x: Tensor, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
         """The weighted sum of the terms' values."""
@@ -68,19 +68,34 @@ class WeightedSum(BaseObjective):
 
     def state_dict(self) -> dict[str, Any]:
         """The state of every term that has one, by position."""
-        states: dict[str, dict[str, Any]] = {
-            str(i): getattr(term, "state_dict", dict)() for i, (_, term) in enumerate(self.terms)
-        }
+        states = {str(i): term.state_dict() for i, (_, term) in enumerate(self.terms)}
         return {position: state for position, state in states.items() if state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what ``state_dict`` gave."""
         for position, part in state.items():
-            self.terms[int(position)][1].load_state_dict(part)  # type: ignore[attr-defined]
+            self.terms[int(position)][1].load_state_dict(part)
 
     def __repr__(self) -> str:
         return " + ".join(f"{weight:g} * {term!r}" for weight, term in self.terms)
 
 
 def _terms(objective: Objective) -> list[tuple[float | int, Objective]]:
-    return objective.terms if isinstance(objective, WeightedSum) else [(1.0, objective)]
+    return [*objective.terms] if isinstance(objective, WeightedSum) else [(1.0, objective)]
+
+
+@final
+class _Callable(BaseObjective):
+    def __init__(self, function: Objective) -> None:
+        self.function = function
+
+    def __call__(self, x: Tensor, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
+        return self.function(x, log_particles, q)
+
+    def __repr__(self) -> str:
+        return repr(self.function)
+
+
+def as_objective(objective: Objective) -> BaseObjective:
+    """The objective itself, or a plain callable with the defaults of :class:`BaseObjective`."""
+    return objective if isinstance(objective, BaseObjective) else _Callable(objective)

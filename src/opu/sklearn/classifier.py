@@ -18,7 +18,7 @@ from torch import Tensor
 
 from opu import measures, students
 from opu.distributions.dirichlet import Dirichlet
-from opu.distillation.loop import calibrate, distill
+from opu.distillation import Recipe, calibrate, distill
 from opu.files import write_json
 from opu.distributions.pointwise import maximum_likelihood
 from opu.novelty import FEWEST_INPUTS
@@ -108,11 +108,13 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 self.teacher_,
                 student,
                 x[seen],
-                objective=self.objective,
-                learning_rate=self.learning_rate,
-                num_particles=self.num_particles,
-                epochs=self.epochs,
-                batch_size=min(256, max(16, len(seen) // 10), len(seen)),
+                recipe=Recipe(
+                    objective=self.objective,
+                    learning_rate=self.learning_rate,
+                    num_particles=self.num_particles,
+                    epochs=self.epochs,
+                    batch_size=min(256, max(16, len(seen) // 10), len(seen)),
+                ),
                 held_out=self.withheld if kept is None else x[kept],
                 progress=False,
             )

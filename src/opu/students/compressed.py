@@ -46,8 +46,8 @@ def binary_mlp(
         link: See :class:`Student`.
     """
     student = mlp(num_features, num_classes, hidden, shared_trunk=shared_trunk, link=link)
-    assert student.recipe is not None
-    student.recipe["architecture"] = "binary_mlp"
+    assert student.architecture is not None
+    student.architecture["architecture"] = "binary_mlp"
     for net in (student.trunk, student.mean_net, student.precision_net):
         if isinstance(net, nn.Sequential):
             layers = [place for place, layer in enumerate(net) if isinstance(layer, nn.Linear)]

@@ -2,7 +2,8 @@
 
 import copy
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -29,7 +30,7 @@ def mlp(
         link: See :class:`Student`.
     """
     _positive(num_features=num_features, num_classes=num_classes)
-    recipe = {
+    architecture = {
         "architecture": "mlp",
         "num_features": num_features,
         "num_classes": num_classes,
@@ -37,12 +38,7 @@ def mlp(
         "shared_trunk": shared_trunk,
     }
     width = hidden[-1] if hidden else num_features
-    if shared_trunk:
-        trunk = _layers(num_features, hidden)
-        return Student(nn.Linear(width, num_classes), nn.Linear(width, 1), trunk=trunk, link=link, recipe=recipe)
-    mean_net = _layers(num_features, hidden).append(nn.Linear(width, num_classes))
-    precision_net = _layers(num_features, hidden).append(nn.Linear(width, 1))
-    return Student(mean_net, precision_net, link=link, recipe=recipe)
+    return _student(lambda: _layers(num_features, hidden), width, num_classes, shared_trunk, link, architecture)
 
 
 def lenet(
@@ -67,7 +63,7 @@ def lenet(
     _positive(num_classes=num_classes)
     if min(image_shape[1:]) < 16:
         raise ValueError(f"lenet needs images of at least 16 x 16; got {image_shape[1]} x {image_shape[2]}. Use mlp.")
-    recipe = {
+    architecture = {
         "architecture": "lenet",
         "num_classes": num_classes,
         "image_shape": list(image_shape),
@@ -75,12 +71,9 @@ def lenet(
         "hidden": hidden,
         "shared_trunk": shared_trunk,
     }
-    if shared_trunk:
-        trunk = convolutions(image_shape, channels, hidden)
-        return Student(nn.Linear(hidden, num_classes), nn.Linear(hidden, 1), trunk=trunk, link=link, recipe=recipe)
-    mean_net = convolutions(image_shape, channels, hidden).append(nn.Linear(hidden, num_classes))
-    precision_net = convolutions(image_shape, channels, hidden).append(nn.Linear(hidden, 1))
-    return Student(mean_net, precision_net, link=link, recipe=recipe)
+    return _student(
+        lambda: convolutions(image_shape, channels, hidden), hidden, num_classes, shared_trunk, link, architecture
+    )
 
 
 def from_backbone(
@@ -101,7 +94,7 @@ def from_backbone(
         link: See :class:`Student`.
     """
     _positive(num_features=num_features, num_classes=num_classes)
-    recipe = {
+    architecture = {
         "architecture": "from_backbone",
         "num_features": num_features,
         "num_classes": num_classes,
@@ -109,10 +102,28 @@ def from_backbone(
     }
     mean_head, precision_head = nn.Linear(num_features, num_classes), nn.Linear(num_features, 1)
     if shared_trunk:
-        return Student(mean_head, precision_head, trunk=trunk, link=link, recipe=recipe)
+        return Student(mean_head, precision_head, trunk=trunk, link=link, architecture=architecture)
     mean_net = nn.Sequential(trunk, nn.Flatten(), mean_head)
     precision_net = nn.Sequential(copy.deepcopy(trunk), nn.Flatten(), precision_head)
-    return Student(mean_net, precision_net, link=link, recipe=recipe)
+    return Student(mean_net, precision_net, link=link, architecture=architecture)
+
+
+def _student(
+    trunk: Callable[[], nn.Sequential],
+    width: int,
+    num_classes: int,
+    shared_trunk: bool,
+    link: Link | str,
+    architecture: dict[str, Any],
+) -> Student:
+    """Two networks, or one trunk with two heads, with random weights."""
+    if shared_trunk:
+        body = trunk()
+        heads = nn.Linear(width, num_classes), nn.Linear(width, 1)
+        return Student(*heads, trunk=body, link=link, architecture=architecture).mark_untrained()
+    mean_net = trunk().append(nn.Linear(width, num_classes))
+    precision_net = trunk().append(nn.Linear(width, 1))
+    return Student(mean_net, precision_net, link=link, architecture=architecture).mark_untrained()
 
 
 def _layers(num_features: int, hidden: Sequence[int]) -> nn.Sequential:

@@ -52,9 +52,9 @@ def load(folder: str | Path, *, backbone: nn.Module | None = None) -> Student:
         backbone: The trunk, for a student made by ``from_backbone``; its weights are replaced by the saved ones.
     """
     folder = Path(folder)
-    recipe = _read_config(folder / "config.json")
+    description = _read_config(folder / "config.json")
     weights = _read_weights(folder / "model.safetensors")
-    student = _build(recipe, backbone)
+    student = _build(description, backbone)
     calibration = {name.removeprefix("novelty."): w for name, w in weights.items() if name.startswith("novelty.")}
     if calibration:
         student.novelty = Novelty(**{name: calibration.get(name, torch.empty(0)) for name in NOVELTY_PARTS})
@@ -96,8 +96,8 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
         ) from error
 
 
-def _build(recipe: dict[str, Any], backbone: nn.Module | None) -> Student:
-    options = dict(recipe)
+def _build(description: dict[str, Any], backbone: nn.Module | None) -> Student:
+    options = dict(description)
     name = options.pop("architecture", None)
     if name not in _BUILDERS:
         raise ValueError(f"a saved student is one of {', '.join(_BUILDERS)}; this one says {name!r}.")

@@ -1,4 +1,4 @@
-"""A student: a network that answers every input with a Dirichlet."""
+"""A student: a network that predicts a Dirichlet for every input."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,25 +9,30 @@ import torch
 from torch import Tensor, nn
 
 from opu.checks import check_particles
+from opu.choices import Updates
+from opu.devices import device_of
 from opu.distributions.dirichlet import Dirichlet
 from opu.distributions.pointwise import maximum_likelihood
 from opu.inputs import as_rows
-from opu.novelty import Novelty
-from opu.students.links import Sigmoid, Link, Softsign, bounds_for, parse_link
+from opu.students.base import BaseStudent
+from opu.students.links import BoundedLink, Link, parse_link
+from opu.students.links import bounds_for as link_bounds
+from opu.students.start import checksum, copy_weights
+from opu.teachers import Teacher, as_teacher
 
 
-class Student(nn.Module):
+class Student(BaseStudent):
     """Mean and precision, from two networks or from one trunk with two heads.
 
-    ``student(x)`` is one pass. The mean network gives logits, the precision network one number for each input, which
-    the link turns into a log-precision. With a shared trunk, both read the trunk's features.
+    ``student(x)`` is one forward pass. The mean network gives logits, the precision network gives one number per input,
+    and the link turns that number into a log-precision. With a shared trunk, both read the trunk's features.
 
     Args:
         mean_net: From inputs (or the trunk's features) to ``K`` logits: the paper's prediction model.
         precision_net: From inputs (or the trunk's features) to one number: the paper's concentration model.
-        trunk: Shared by both where it is given.
+        trunk: A network that both share, if there is one.
         link: ``exp``, ``softplus``, ``sigmoid(low, high)``, ``softsign(low, high)``, or a link object.
-        recipe: How to build this architecture again; :func:`opu.load` needs it.
+        architecture: How to build these networks again; :func:`opu.load` needs it.
     """
 
     def __init__(
@@ -37,13 +42,14 @@ class Student(nn.Module):
         *,
         trunk: nn.Module | None = None,
         link: Link | str = "softsign",
-        recipe: dict[str, Any] | None = None,
+        architecture: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.trunk, self.mean_net, self.precision_net = trunk, mean_net, precision_net
         self.link = parse_link(link)
-        self.recipe = recipe
-        self.novelty: Novelty | None = None
+        self.architecture = architecture
+        # Set by builders with random weights; while it agrees, nobody has trained or loaded this student.
+        self.untrained: int | None = None
 
     def forward(self, x: Tensor) -> Dirichlet:
         """One Dirichlet for each row of ``x``."""
@@ -53,79 +59,96 @@ class Student(nn.Module):
         """Logits of the mean, and the log-precision."""
         features = x if self.trunk is None else self.trunk(x).flatten(1)
         z = self.precision_net(features).squeeze(-1)
-        # Under autocast the heads may answer in half precision, which a log-precision of 7 does not survive.
+        # Under autocast the heads may return half precision; a log-precision of 7 needs float32.
         return _at_least_float32(self.mean_net(features)), self.link(_at_least_float32(z))
 
     def description(self) -> dict[str, Any] | None:
-        """How to build this student again, where it knows."""
-        return None if self.recipe is None else {**self.recipe, "link": str(self.link)}
+        """How to build this student again, if it knows."""
+        return None if self.architecture is None else {**self.architecture, "link": str(self.link)}
 
-    def mean_parameters(self) -> Iterator[nn.Parameter]:
-        """What the mean depends on."""
-        return _parameters(self.trunk, self.mean_net)
+    def parameter_groups(self, updates: Updates) -> list[list[nn.Parameter]]:
+        """All parameters, or the mean's and the precision's in turn; a shared trunk belongs to both."""
+        if updates == "joint":
+            return super().parameter_groups(updates)
+        return [list(_parameters(self.trunk, net)) for net in (self.mean_net, self.precision_net)]
 
-    def precision_parameters(self) -> Iterator[nn.Parameter]:
-        """What the precision depends on."""
-        return _parameters(self.trunk, self.precision_net)
+    def bounds(self) -> BoundedLink | None:
+        """The link, if it is a bounded one."""
+        return self.link if isinstance(self.link, BoundedLink) else None
+
+    def link_name(self) -> str:
+        """The link as text."""
+        return str(self.link)
+
+    def fresh_start(self, teacher: Teacher, recipe: Any) -> "Student":
+        """Get ready for a new distillation: an untrained mean network starts from the teacher's network if shapes agree."""
+        super().fresh_start(teacher, recipe)
+        net = as_teacher(teacher).network() if recipe.start_from_teacher and self.is_untrained() else None
+        if net is not None and copy_weights(net, self._mean_path()):
+            self._keep_statistics()
+        return self
+
+    def is_untrained(self) -> bool:
+        """Whether the mean network still has the random weights that it was built with."""
+        return self.untrained is not None and self.untrained == checksum(self._mean_path())
+
+    def mark_untrained(self) -> "Student":
+        """Remember the weights of now as random ones, which a teacher's weights may replace."""
+        self.untrained = checksum(self._mean_path())
+        return self
 
     def start_mean_from(self, teacher: Any) -> "Student":
-        """Start the mean network from the teacher's averaged weights, as the paper does (appendix on sampling).
+        """Start the mean network from the teacher's weights, as the paper does (appendix on sampling).
 
-        An ensemble's weights mean nothing on average: give one of its members, or any other network, itself. Tensors are
-        matched in order, so the architectures must agree but names need not; dropout has no weights.
+        Tensors are matched in order, so architectures must agree but names need not; dropout has no weights.
+
+        Args:
+            teacher: A teacher with a network (MCDropout, WeightSamples, Ensemble), or any network.
         """
-        if hasattr(teacher, "average_weights"):
-            weights = teacher.average_weights()
-        elif isinstance(teacher, nn.Module):
-            weights = teacher.state_dict()
-        else:
+        net = teacher if isinstance(teacher, nn.Module) else as_teacher(teacher).network()
+        if net is None:
             raise ValueError(
-                "the mean network can start from a teacher over weights (MCDropout, WeightSamples), or from a network such "
-                f"as one member of an ensemble; {type(teacher).__name__} has no average_weights()."
+                "the mean network can start from a teacher over weights (MCDropout, WeightSamples, Ensemble), or from a "
+                f"network; {type(teacher).__name__} has none."
             )
-        source = [w for w in weights.values() if w.is_floating_point()]
-        path = nn.ModuleList([m for m in (self.trunk, self.mean_net) if m is not None])
-        target = [w for w in path.state_dict().values() if w.is_floating_point()]
-        theirs, ours = [tuple(w.shape) for w in source], [tuple(w.shape) for w in target]
-        if theirs != ours:
+        path = self._mean_path()
+        if not copy_weights(net, path):
+            theirs, ours = (_shapes(each) for each in (net, path))
             raise ValueError(
                 f"the mean network must have the teacher's weight shapes to start from them; the teacher has {theirs}, the "
-                f"student {ours}. Build the student with the teacher's layer sizes."
+                f"student {ours}. Build the student with the teacher's layer sizes, or with opu.students.from_teacher."
             )
-        for w, start in zip(target, source, strict=True):
-            w.copy_(start)
         return self
 
     def start_precision_at(self, log_precision: float) -> "Student":
-        """Start the precision network about a value, such as the median of what fits the teacher's particles."""
+        """Start the precision network near a value, such as the median of what fits the teacher's particles."""
         last = [layer for layer in self.precision_net.modules() if isinstance(layer, nn.Linear)][-1]
         nn.init.constant_(last.bias, self.link.inverse(log_precision))
         return self
 
     @torch.no_grad()
-    def fit_bounds(self, teacher: Any, x: Any, num_particles: int = 200) -> "Student":
-        """Widen a link's bounds to what suits the teacher's particles at ordinary inputs; before distilling.
+    def fit_bounds(self, teacher: Teacher, x: Any, num_particles: int = 200) -> "Student":
+        """Widen a link's bounds to what suits the teacher's particles at in-distribution inputs; before distilling.
 
-        The default suits posteriors over networks on images. The few members of an ensemble agree far more closely, and a
-        student that may not follow them can answer all ordinary inputs with one precision, that of its upper bound.
+        The default suits posteriors over networks on images. The few members of an ensemble agree far more closely. A
+        student that cannot follow them may predict one precision for all in-distribution inputs, that of its upper bound.
 
         Args:
-            teacher: Asked about 500 of the inputs at most.
+            teacher: Gives particles for at most 500 of the inputs.
             x: Whatever :func:`opu.distill` takes.
-            num_particles: For each input.
+            num_particles: Number of particles per input.
         """
-        if not isinstance(self.link, Sigmoid | Softsign):
+        link = self.bounds()
+        if link is None:
             raise ValueError(f"only a bounded link has bounds to fit; this student's is {self.link}.")
         if self.novelty is not None:
-            raise ValueError(
-                "bounds are fitted before distilling; this student is trained, and would answer otherwise."
-            )
+            raise ValueError("bounds are fitted before distilling; this student is trained, and would predict otherwise.")
         rows = as_rows(x)
         some = rows.take(torch.arange(0, len(rows), max(1, len(rows) // 500))[:500])
-        particles = teacher(some.to(next(self.parameters()).device), num_particles)
+        particles = teacher(some.to(device_of(self)), num_particles)
         check_particles(particles, num_rows=len(some))
-        low, high = bounds_for(maximum_likelihood(particles).log_precision)
-        self.link = replace(self.link, low=min(self.link.low, low), high=max(self.link.high, high))
+        low, high = link_bounds(maximum_likelihood(particles).log_precision)
+        self.link = replace(link, low=min(link.low, low), high=max(link.high, high))  # type: ignore[assignment]
         return self
 
     def save(self, folder: str | Path) -> None:
@@ -134,11 +157,18 @@ class Student(nn.Module):
 
         save(self, Path(folder))
 
+    def _mean_path(self) -> nn.ModuleList:
+        return nn.ModuleList([m for m in (self.trunk, self.mean_net) if m is not None])
+
 
 def _parameters(*modules: nn.Module | None) -> Iterator[nn.Parameter]:
     for module in modules:
         if module is not None:
             yield from module.parameters()
+
+
+def _shapes(module: nn.Module) -> list[tuple[int, ...]]:
+    return [tuple(w.shape) for w in module.state_dict().values() if w.is_floating_point()]
 
 
 def _at_least_float32(values: Tensor) -> Tensor:

@@ -1,27 +1,26 @@
 """What a teacher is, and what every teacher needs."""
 
 import math
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, final, runtime_checkable
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from opu.choices import OUTPUTS, Outputs, check_choice
 from opu.cuda_graph import being_captured
-
-Outputs = str  # "logits", "log_probabilities" or "probabilities"
 
 
 @runtime_checkable
 class Teacher(Protocol):
     """A Bayesian classifier seen through its particles: ``(S, B, K)`` log-probabilities for a batch of inputs.
 
-    A teacher with a finite number of posterior samples answers with all of them when it is asked for more, and with a
-    random choice when it is asked for fewer. One that knows particles for certain inputs only may define
-    ``aligned_with(inputs)``, which :func:`opu.distill` calls once, and ``only_known_inputs = True``.
+    Any callable of this form will do. A teacher with a finite number of posterior samples returns all of them when more
+    are requested, and a random subset when fewer are.
     """
 
     def __call__(self, x: Tensor, num_particles: int) -> Float[Tensor, "S B K"]:
@@ -29,7 +28,43 @@ class Teacher(Protocol):
         ...
 
 
-def to_log_probabilities(values: Tensor, outputs: str, floor: float = 1e-12) -> Tensor:
+class BaseTeacher(ABC):
+    """A teacher that can say more than its particles; each method has a default that suits most.
+
+    Attributes:
+        known_inputs_only: Whether particles exist for certain inputs only, so that augmented inputs cannot be labelled.
+    """
+
+    known_inputs_only: ClassVar[bool] = False
+
+    @abstractmethod
+    def __call__(self, x: Tensor, num_particles: int) -> Float[Tensor, "S B K"]:
+        """Particles for a batch of inputs."""
+
+    def bind(self, batches: Iterable[Tensor]) -> "BaseTeacher":
+        """The teacher for a run over these inputs; :func:`opu.distill` calls this once."""
+        return self
+
+    def network(self) -> nn.Module | None:
+        """One network that predicts about what the teacher predicts on average, if there is one."""
+        return None
+
+
+@final
+class _Callable(BaseTeacher):
+    def __init__(self, function: Teacher) -> None:
+        self.function = function
+
+    def __call__(self, x: Tensor, num_particles: int) -> Float[Tensor, "S B K"]:
+        return self.function(x, num_particles)
+
+
+def as_teacher(teacher: Teacher) -> BaseTeacher:
+    """The teacher itself, or a plain callable with the defaults of :class:`BaseTeacher`."""
+    return teacher if isinstance(teacher, BaseTeacher) else _Callable(teacher)
+
+
+def to_log_probabilities(values: Tensor, outputs: Outputs, floor: float = 1e-12) -> Tensor:
     """What a network or an array gives, as log-probabilities.
 
     Args:
@@ -49,8 +84,7 @@ def to_log_probabilities(values: Tensor, outputs: str, floor: float = 1e-12) -> 
     if outputs == "probabilities":
         raised = (values if values.dtype == torch.float64 else values.float()).clamp(min=floor)
         return (raised / raised.sum(-1, keepdim=True)).log()
-    if outputs not in ("logits", "log_probabilities"):
-        raise ValueError(f"outputs must be logits, log_probabilities or probabilities; got {outputs!r}.")
+    check_choice("outputs", outputs, OUTPUTS)
     if _look_like_probabilities(values):
         raise ValueError(
             f"the teacher's outputs were announced as {outputs} but lie on the simplex, row by row; a second softmax would "
@@ -66,6 +100,16 @@ def _look_like_probabilities(values: Tensor) -> bool:
     if being_captured(values):  # nothing may be read back then, and calls before this one were looked at
         return False
     return bool((values >= 0).all()) and bool(((values.sum(-1) - 1).abs() < 1e-4).all())
+
+
+class _Log(nn.Module):
+    def forward(self, probabilities: Tensor) -> Tensor:
+        return probabilities.clamp(min=1e-12).log()
+
+
+def as_logits(net: nn.Module, outputs: Outputs) -> nn.Module:
+    """A network whose softmax is the class probabilities; log-probabilities are logits already."""
+    return nn.Sequential(net, _Log()) if outputs == "probabilities" else net
 
 
 def as_tensor(values: Any) -> Tensor:

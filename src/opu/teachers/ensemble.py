@@ -6,10 +6,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from opu.teachers.base import Outputs, choose, device_of, evaluating, to_log_probabilities
+from opu.choices import Outputs
+from opu.teachers.base import BaseTeacher, as_logits, choose, device_of, evaluating, to_log_probabilities
 
 
-class Ensemble:
+class Ensemble(BaseTeacher):
     """A list of classifiers, of any architectures, as a teacher.
 
     Args:
@@ -26,6 +27,10 @@ class Ensemble:
         """Log-probabilities of a random choice of the members, or of all of them."""
         chosen = [self.members[i] for i in choose(len(self.members), num_particles)]
         return torch.stack([self._answer(member, x) for member in chosen])
+
+    def network(self) -> nn.Module:
+        """The first member: weights of networks trained apart mean nothing on average."""
+        return as_logits(self.members[0], self.outputs)
 
     def _answer(self, member: nn.Module, x: Tensor) -> Tensor:
         with evaluating(member):

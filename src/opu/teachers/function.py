@@ -7,11 +7,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from opu.choices import Outputs
 from opu.checks import check_particles
-from opu.teachers.base import Outputs, as_tensor, to_log_probabilities
+from opu.teachers.base import BaseTeacher, as_tensor, to_log_probabilities
 
 
-class Function:
+class Function(BaseTeacher):
     """Any callable ``f(x, num_particles)`` as a teacher; its answer may be a tensor or a numpy array ``(S, B, K)``.
 
     Args:

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from opu.files import read_state, write_state
-from opu.teachers.base import choose
+from opu.teachers.base import BaseTeacher, choose
 from opu.teachers.gp_kernel import check_rows, class_log_probabilities, rows_within, whitened_features
 
 
@@ -43,7 +43,7 @@ class GPMixing:
         )
 
 
-class GPSamples:
+class GPSamples(BaseTeacher):
     """Posterior samples of a sparse Gaussian process, as a teacher.
 
     A particle is one posterior sample's function, drawn at each input from its Gaussian conditional and sent through the

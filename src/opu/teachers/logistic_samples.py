@@ -15,14 +15,14 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from opu.files import read_state, write_state
-from opu.teachers.base import choose
+from opu.teachers.base import BaseTeacher, choose
 from opu.teachers.diagnostics import Mixing
 
 KIND, FORMAT = "opu logistic samples", 1
 
 
 @dataclass(frozen=True)
-class LogisticSamples:
+class LogisticSamples(BaseTeacher):
     """Coefficients of many logistic regressions, as a teacher: one matrix product answers for all of them.
 
     Attributes:

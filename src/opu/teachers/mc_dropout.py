@@ -8,10 +8,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from opu.teachers.base import Outputs, bytes_per_row, device_of, evaluating, to_log_probabilities
+from opu.choices import Outputs
+from opu.teachers.base import BaseTeacher, as_logits, bytes_per_row, device_of, evaluating, to_log_probabilities
 
 
-class MCDropout:
+class MCDropout(BaseTeacher):
     """Any torch classifier with dropout layers, as a teacher.
 
     Particles are computed many at a time. Whatever comes before the first dropout layer does not depend on the masks,
@@ -48,9 +49,9 @@ class MCDropout:
                 f"{type(self._inner[0]).__name__}. Use consistent=False."
             )
 
-    def average_weights(self) -> dict[str, Tensor]:
-        """The mean of the posterior over weights: the network's own, since dropout keeps its scale."""
-        return dict(self.net.state_dict())
+    def network(self) -> nn.Module:
+        """The network itself: dropout keeps the scale of what passes, so its weights are the posterior's mean."""
+        return as_logits(self.net, self.outputs)
 
     def __call__(self, x: Tensor, num_particles: int) -> Float[Tensor, "S B K"]:
         """Log-probabilities of ``num_particles`` masked networks."""

@@ -10,14 +10,15 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from opu.choices import Outputs
 from opu.checks import check_particles
 from opu.teachers.array_files import as_array, open_array
-from opu.teachers.base import Outputs, as_tensor, choose, to_log_probabilities
+from opu.teachers.base import BaseTeacher, as_tensor, choose, to_log_probabilities
 
 _ROWS_AT_ONCE = 4096
 
 
-class ParticleBank:
+class ParticleBank(BaseTeacher):
     """Stored posterior samples of class probabilities, as a teacher for the inputs they belong to.
 
     A PyMC, Stan or NumPyro user needs nothing else: draw the posterior predictive probabilities for some inputs, save
@@ -31,7 +32,7 @@ class ParticleBank:
         floor: Probabilities below it are raised to it, since an exact 0 has no logarithm.
     """
 
-    only_known_inputs = True
+    known_inputs_only = True
 
     def __init__(
         self,
@@ -55,8 +56,8 @@ class ParticleBank:
         samples, rows, classes = self._array.shape
         return samples, rows, classes
 
-    def aligned_with(self, batches: Iterable[Tensor]) -> "ParticleBank":
-        """The same bank, its particles taken to belong to these inputs in order, unless it knows its inputs already."""
+    def bind(self, batches: Iterable[Tensor]) -> "ParticleBank":
+        """The same bank; particles belong to these inputs in order, unless the bank knows its inputs already."""
         if self._row_of is None:
             self._index(batches)
         return self

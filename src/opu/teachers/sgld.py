@@ -18,7 +18,7 @@ from rich.progress import track
 from torch import Tensor, nn
 
 from opu.cuda_graph import captured
-from opu.teachers.base import evaluating, to_log_probabilities
+from opu.teachers.base import BaseTeacher, evaluating, to_log_probabilities
 from opu.teachers.weight_samples import WeightSamples
 
 
@@ -85,7 +85,7 @@ def categorical_log_likelihood(outputs: Float[Tensor, "B K"], labels: Int64[Tens
     return -nn.functional.cross_entropy(outputs, labels, reduction="none")
 
 
-class Chain:
+class Chain(BaseTeacher):
     """A network whose weights walk through their posterior, one minibatch at a time.
 
     As a teacher it answers online: ``chain(x, num_particles)`` walks ``thinning`` steps before each particle, so that a
@@ -159,9 +159,9 @@ class Chain:
                 particles.append(self.net(x))
         return to_log_probabilities(torch.stack(particles).float(), "logits")
 
-    def average_weights(self) -> dict[str, Tensor]:
-        """Where the walk is now."""
-        return dict(self.net.state_dict())
+    def network(self) -> nn.Module:
+        """The network where the chain is now."""
+        return self.net
 
 
 def sgld(

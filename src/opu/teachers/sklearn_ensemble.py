@@ -8,13 +8,13 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from opu.teachers.base import choose, to_log_probabilities
+from opu.teachers.base import BaseTeacher, choose, to_log_probabilities
 
 # A tree that saw five rows cannot mean a probability of 0; without a floor its logarithm would rule the KL.
 FLOOR = 1e-3
 
 
-class SklearnEnsemble:
+class SklearnEnsemble(BaseTeacher):
     """A fitted ensemble of scikit-learn as a teacher: each member's class probabilities are one particle.
 
     Members of a forest or of bagging were fitted to resampled rows, which makes them a rough posterior (the Bayesian

@@ -18,6 +18,7 @@ from rich.progress import track
 from torch import Tensor
 
 from opu.files import read_state, write_state
+from opu.teachers.base import BaseTeacher
 from opu.teachers.gp_kernel import (
     check_inducing,
     check_rows,
@@ -72,7 +73,7 @@ class SVGPSettings:
             )
 
 
-class SVGP:
+class SVGP(BaseTeacher):
     """A variational Gaussian process, as a teacher.
 
     Args:

@@ -1,5 +1,6 @@
 """Samples from a posterior over weights, as SGLD, HMC or a Laplace approximation leave them."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from opu.choices import Outputs
 from opu.files import write_atomically
-from opu.teachers.base import Outputs, bytes_per_row, choose, evaluating, to_log_probabilities
+from opu.teachers.base import BaseTeacher, as_logits, bytes_per_row, choose, evaluating, to_log_probabilities
 
 
-class WeightSamples:
+class WeightSamples(BaseTeacher):
     """One architecture with many sets of weights, evaluated for many of them at once.
 
     Args:
@@ -40,8 +42,14 @@ class WeightSamples:
         self._bytes: dict[torch.Size, int] = {}
 
     def average_weights(self) -> dict[str, Tensor]:
-        """The mean of the samples, from which the paper starts the mean network."""
+        """The mean of the samples."""
         return {name: w.mean(0) if w.is_floating_point() else w[-1] for name, w in self.samples.items()}
+
+    def network(self) -> nn.Module:
+        """A copy of the network with the average of the samples, from which the paper starts the mean network."""
+        net = copy.deepcopy(self.net)
+        net.load_state_dict(self.average_weights())
+        return as_logits(net, self.outputs)
 
     def save(self, path: str | Path) -> None:
         """Write all samples into one safetensors file, in half precision: a posterior is far wider than its rounding."""

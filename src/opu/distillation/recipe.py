@@ -1,0 +1,155 @@
+"""How a student is distilled: everything but the teacher, the student and the inputs."""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from opu import objectives
+from opu.augment import Transform, default_transform
+from opu.choices import OPTIMIZERS, SCHEDULES, UPDATES, OptimizerName, Schedule, Updates, check_choice
+from opu.novelty import Blend
+from opu.objectives import BaseObjective, Objective, as_objective
+from opu.teachers import BaseTeacher
+
+MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The settings of a distillation. The defaults are the robust recipe; ``dataclasses.replace`` makes another.
+
+    Attributes:
+        objective: A sum such as ``"0.1*clipped_kl + 10*mmd"``, or an objective object. The default is that sum with one over
+            the number of classes as the weight of KL, and ``"cross_entropy + 10*mmd"`` for more than fifty classes.
+        num_particles: Number of fresh particles per input and step.
+        epochs: Passes over the inputs. The default is 30, or more where the inputs are few, to make 1,500 steps.
+        batch_size: Inputs per step.
+        learning_rate: The learning rate at the start.
+        schedule: How the learning rate changes: ``cosine`` falls to 0, ``constant`` stays, ``steps`` falls to a tenth after
+            half of the steps and to a hundredth after three quarters.
+        optimizer: ``adam``, ``sgd``, or a function from parameters to an optimiser.
+        updates: ``joint``, or ``alternating``: the mean's parameters and the precision's in turn, as in the paper.
+        augment: How to make inputs wider than the data. ``"auto"`` picks by shape (images, feature vectors) if the teacher
+            can label new inputs; None leaves the inputs alone.
+        augmented_fraction: Fraction of each batch that is augmented.
+        start_from_teacher: Start the mean network from the teacher's network if the student is untrained and shapes agree.
+        bank: Draw this number of particles per input once, and reuse them in every epoch.
+        blend: What novelty is made of. The default is chosen by shape: ``opu.novelty.FOR_TABLES`` for inputs with one axis of
+            features, ``opu.novelty.FOR_IMAGES`` for all others; choose the latter for flattened images.
+        checkpoint_every: Steps between checkpoints. The default is one checkpoint per epoch.
+        cuda_graph: Capture a whole step as one CUDA graph, several times as fast for small networks. Teacher and
+            augmentation must then stay on the GPU and read no value back, as ours do; ``sinkhorn`` then takes all its
+            steps, since it cannot look whether it has converged.
+    """
+
+    objective: str | Objective | None = None
+    num_particles: int = 64
+    epochs: int | None = None
+    batch_size: int = 128
+    learning_rate: float = 1e-3
+    schedule: Schedule = "cosine"
+    optimizer: OptimizerName | MakeOptimizer = "adam"
+    updates: Updates = "joint"
+    augment: Transform | str | None = "auto"
+    augmented_fraction: float | int = 0.5
+    start_from_teacher: bool = True
+    bank: int | None = None
+    blend: Blend | None = None
+    checkpoint_every: int | None = None
+    cuda_graph: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("num_particles", "epochs", "batch_size", "bank", "checkpoint_every"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1; got {value}.")
+        if not 0 <= self.augmented_fraction <= 1:
+            raise ValueError(f"augmented_fraction must lie between 0 and 1; got {self.augmented_fraction}.")
+        check_choice("schedule", self.schedule, SCHEDULES)
+        check_choice("updates", self.updates, UPDATES)
+        if isinstance(self.optimizer, str):
+            check_choice("optimizer", self.optimizer, OPTIMIZERS, "Or give a function from parameters to an optimiser.")
+        if isinstance(self.augment, str):
+            check_choice("augment", self.augment, ("auto", "None"), "Or give a transformation, such as opu.augment.images.affine.")
+        if isinstance(self.objective, str):
+            objectives.parse(self.objective)
+
+    def make_objective(self, num_classes: int) -> BaseObjective:
+        """The objective for this number of classes."""
+        objective = objectives.default(num_classes) if self.objective is None else self.objective
+        return objectives.parse(objective) if isinstance(objective, str) else as_objective(objective)
+
+    def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """The optimiser of some parameters."""
+        if not isinstance(self.optimizer, str):
+            return self.optimizer(parameters)
+        parameters = list(parameters)
+        # On a GPU the step may be captured as a graph, and then its counters and its rate must live there too.
+        on_gpu = parameters[0].is_cuda
+        rate = parameters[0].new_tensor(self.learning_rate) if on_gpu else self.learning_rate
+        if self.optimizer == "adam":
+            return torch.optim.Adam(parameters, rate, capturable=on_gpu)
+        return torch.optim.SGD(parameters, rate, fused=True if on_gpu else None)
+
+    def make_transform(self, teacher: BaseTeacher, example: Tensor) -> Transform | None:
+        """The augmentation for inputs like the example, if there is to be one."""
+        if not isinstance(self.augment, str):
+            return self.augment
+        return None if teacher.known_inputs_only else default_transform(example)
+
+    def settings(self, num_classes: int) -> dict[str, Any]:
+        """What a resumed run must agree in, ready for a json file."""
+        names = ("num_particles", "epochs", "batch_size", "learning_rate", "schedule", "updates", "bank")
+        chosen = objectives.default(num_classes) if self.objective is None else self.objective
+        return {
+            "objective": chosen if isinstance(chosen, str) else repr(chosen),
+            "augmented_fraction": 0.0 if self.augment is None else self.augmented_fraction,
+            **{name: getattr(self, name) for name in names},
+        }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How many steps a run takes, on which rows, at which learning rate.
+
+    Attributes:
+        num_rows: Number of inputs.
+        batch_size: Inputs per step.
+        epochs: Passes over the inputs.
+        recipe: Gives learning rate and schedule.
+    """
+
+    num_rows: int
+    batch_size: int
+    epochs: int
+    recipe: Recipe
+
+    @classmethod
+    def of(cls, recipe: Recipe, num_rows: int) -> "Plan":
+        """The plan of a recipe for this number of inputs."""
+        batch_size = min(recipe.batch_size, num_rows)
+        epochs = recipe.epochs or max(30, math.ceil(1500 / (num_rows // batch_size)))
+        return cls(num_rows, batch_size, epochs, recipe)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Number of whole batches; a smaller last one is left out, so that every step weighs the same."""
+        return max(1, self.num_rows // self.batch_size)
+
+    @property
+    def total_steps(self) -> int:
+        """Number of steps over all epochs."""
+        return self.epochs * self.steps_per_epoch
+
+    def rate(self, step: int) -> float:
+        """The learning rate at a step."""
+        start, schedule = self.recipe.learning_rate, self.recipe.schedule
+        if schedule == "constant":
+            return start
+        if schedule == "steps":
+            return start * 0.1 ** ((2 * step >= self.total_steps) + (4 * step >= 3 * self.total_steps))
+        return start * 0.5 * (1 + math.cos(math.pi * step / self.total_steps))

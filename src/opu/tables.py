@@ -1,0 +1,39 @@
+"""The one place that draws tables: in the terminal, and as Markdown."""
+
+from collections.abc import Sequence
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+
+def print_table(
+    console: Console, header: Sequence[str], rows: Sequence[Sequence[str]], *, title: str | None = None
+) -> None:
+    """Print a table; the first column is aligned to the left, all others to the right.
+
+    No cell is cut: where the terminal is too narrow, lines are wrapped by the terminal.
+
+    Args:
+        console: Where to print.
+        header: Names of the columns.
+        rows: Cells, one sequence for each line.
+        title: A line above the table.
+    """
+    table = Table(title=title, title_justify="left", box=SIMPLE, pad_edge=False)
+    for place, name in enumerate(header):
+        table.add_column(name, no_wrap=True, justify="right" if place else "left")
+    for row in rows:
+        table.add_row(*row)
+    widths = [max(len(line[place]) for line in (header, *rows)) for place in range(len(header))]
+    needed = sum(widths) + 3 * len(widths)
+    if needed <= console.width:
+        console.print(table, highlight=False)
+    else:
+        Console(file=console.file, width=needed, soft_wrap=True).print(table, highlight=False)
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table as Markdown."""
+    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])

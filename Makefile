@@ -12,13 +12,13 @@ TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 LAPLACE := laplace-torch asdfghjkl backpack-for-pytorch curvlinops-for-pytorch einconv einops lightning-utilities \
 	opt_einsum torchmetrics tqdm unfoldNd
 
-.PHONY: setup demo test test-long test-fast lint format bench clean
+.PHONY: setup demo test test-long test-fast lint format docs bench clean
 
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,plot,data,blr,gp,tables,onnx]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,plot,data,blr,gp,tables,onnx,docs]"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps $(LAPLACE)
 	touch $(STAMP)
 
@@ -43,8 +43,12 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# A folder of plain files that loads nothing from elsewhere.
+docs: setup
+	$(BIN)/mkdocs build --strict --quiet --clean
+
 bench: setup
 	$(BIN)/python -m benchmarks.objectives
 
 clean:
-	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) runs site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 import opu
 from opu import measures
-from opu.evaluation import metrics
 from opu.environment import environment
+from opu.evaluation import metrics
+from opu.files import write_json
 from reproduction.paper.domains import mnist
 from reproduction.paper.models import Models, Scale
 from reproduction.paper.rows import select
-from opu.files import write_json
 
 
 @torch.no_grad()

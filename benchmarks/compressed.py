@@ -21,14 +21,14 @@ import torch
 import opu
 from benchmarks.clock import take_turns
 from opu.environment import environment
-from reproduction.paper.domains import Domain, mnist
-from reproduction.paper.models import Models, Scale
 from opu.export import write
 from opu.export.drift import drift
 from opu.export.onnx_file import runner
 from opu.files import write_json
 from opu.students import Student
 from opu.students.compressed import zeros
+from reproduction.paper.domains import Domain, mnist
+from reproduction.paper.models import Models, Scale
 
 STRANGERS = ("omniglot_matched", "letters", "semeion")
 PRUNED = (0.5, 0.8, 0.9, 0.95)

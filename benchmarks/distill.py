@@ -12,12 +12,12 @@ import numpy as np
 import torch
 
 import opu
-from opu import measures, objectives
-from opu.evaluation import metrics
 from benchmarks.passes import dropout_mlp
-from opu.environment import environment
-from opu.files import write_json
+from opu import measures, objectives
 from opu.cuda_graph import WARM_UP, CudaGraph
+from opu.environment import environment
+from opu.evaluation import metrics
+from opu.files import write_json
 from opu.teachers import MCDropout
 from opu.timing import wait
 
@@ -204,9 +204,7 @@ def _whole_mnist(device: str, particles: int) -> dict[str, Any]:
     with torch.no_grad():
         theirs = torch.cat([measures.mean(teacher(part, 100)) for part in domain.test.split(1000)])
         ours = student(domain.test).mean
-        ordinary, *strange = (
-            student.novelty(student(x)).double().cpu() for x in (domain.test, *domain.ood.values())
-        )
+        ordinary, *strange = (student.novelty(student(x)).double().cpu() for x in (domain.test, *domain.ood.values()))
     found = {
         name: metrics.auroc(torch.cat([ordinary, each]).numpy(), np.repeat([False, True], [len(ordinary), len(each)]))
         for name, each in zip(domain.ood, strange, strict=True)

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 import opu
-from opu.environment import environment
 from opu.acceleration.fused import Fused
 from opu.acceleration.stacked import Stacked
+from opu.environment import environment
 from opu.files import write_json
 
 REPLAYS, ROUNDS = 100, 10

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 from opu.distributions.dirichlet import Dirichlet
+from opu.distributions.kernels import Exponential, Kernel, Polynomial
 from opu.environment import environment
 from opu.files import write_json
-from opu.distributions.kernels import Exponential, Kernel, Polynomial
 from opu.objectives import ExactMMD, ForwardKL, Objective, SampledMMD
 from opu.timing import median_seconds
 

@@ -12,17 +12,17 @@ import torch
 from torch import Tensor, nn
 
 import opu
-from reproduction.baselines import CategoricalStudent
 from benchmarks.clock import take_turns
 from benchmarks.passes import CompiledFolded, Folded, KeptUnits, Running, dropout_mlp, loop, vectorised
-from opu.checks import first_line
-from opu.environment import environment
 from opu.acceleration import Optimized, optimize
 from opu.acceleration.fused import Fused
 from opu.acceleration.stacked import Stacked
+from opu.checks import first_line
+from opu.environment import environment
 from opu.files import write_json
 from opu.students import Student
 from opu.teachers import MCDropout
+from reproduction.baselines import CategoricalStudent
 
 FEATURES, HIDDEN, CLASSES = 784, (400, 400), 10
 CHUNK = {"cuda": 100, "cpu": 4}  # particles in one product, where masks are in the weights

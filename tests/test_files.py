@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import nn
 
-from opu.files import read_state, write_atomically, write_json, write_state
 from opu.distillation.run_folder import NoFolder, RunFolder, random_state, restore_random_state
+from opu.files import read_state, write_atomically, write_json, write_state
 
 laws = settings(deadline=None, max_examples=30, derandomize=True)
 

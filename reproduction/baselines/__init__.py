@@ -1,4 +1,4 @@
-"""What others do instead, on the same footing: the same teachers, inputs, augmentation and evaluation."""
+"""Other ways to distil or replace a teacher, with the same inputs, augmentation and evaluation as ours."""
 
 from reproduction.baselines.bdk import CategoricalStudent
 from reproduction.baselines.compact import best_group, compact_approximation

@@ -3,13 +3,14 @@
 from torch import Tensor, nn
 
 from opu.distributions.dirichlet import Dirichlet
+from opu.students import BaseStudent
 
-# A categorical student says nothing of its own confidence: on the simplex it is a point, the sharpest Dirichlet there is.
+# A categorical student has no precision of its own: on the simplex it is a point, so it gets a very sharp Dirichlet.
 _POINT = 20.0
 
 
-class CategoricalStudent(nn.Module):
-    """A classifier as a student: its probabilities, as a Dirichlet that sits in one point.
+class CategoricalStudent(BaseStudent):
+    """A classifier as a student: its probabilities, as a Dirichlet that is nearly a point.
 
     Entropy and confidence of the mean are the measures that mean something; all others are those of a point.
     """

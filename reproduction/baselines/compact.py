@@ -31,12 +31,12 @@ def compact_approximation(
     """The best group of a pool of posterior samples, as a teacher.
 
     Args:
-        pool: Many samples; the paper takes 5,000.
+        pool: Many posterior samples; the paper takes 5,000.
         x: Training inputs, at which predictions are compared.
-        group_size: Samples to keep.
-        num_groups: How many groups to try.
-        memory_budget: Bytes that the pool's predictions may take, of which three copies are made on the way; if they
-            would take more, they are compared at fewer inputs, evenly spread.
+        group_size: Number of samples to keep.
+        num_groups: Number of groups to compare.
+        memory_budget: Bytes that the pool's predictions may take; three copies are made on the way. If they would take
+            more, they are compared at fewer inputs, evenly spread.
     """
     check_inputs(x)
     most = max(1, memory_budget // (4 * pool.num_samples * pool.num_classes))

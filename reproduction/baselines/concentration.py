@@ -1,16 +1,17 @@
-"""One network for the whole Dirichlet, mean and precision not taken apart: BDK-Dir of the paper, and prior networks."""
+"""One network for the whole Dirichlet, without separate mean and precision: BDK-Dir of the paper, and prior networks."""
 
 from torch import Tensor, nn
 
 from opu.distributions.dirichlet import Dirichlet
+from opu.students import BaseStudent
 
 
-class ConcentrationStudent(nn.Module):
+class ConcentrationStudent(BaseStudent):
     """A classifier whose outputs are read as log-concentrations: ``alpha_k = e^{z_k}``.
 
     Args:
-        net: From inputs to ``K`` numbers.
-        highest: Outputs are kept below this, since ``e^z`` must stay a number; in training none comes near it.
+        net: A network from inputs to ``K`` numbers.
+        highest: Outputs are clamped to this absolute value, so that ``e^z`` stays finite; training comes nowhere near it.
     """
 
     def __init__(self, net: nn.Module, highest: float = 15.0) -> None:

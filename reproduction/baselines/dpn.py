@@ -1,4 +1,4 @@
-"""Dirichlet prior networks (Malinin and Gales, 2018): no teacher, but labels, and strangers in training."""
+"""Dirichlet prior networks (Malinin and Gales, 2018): no teacher, but labels, and OOD inputs in training."""
 
 from dataclasses import dataclass
 
@@ -17,13 +17,13 @@ def prior_network_loss(
     smoothing: float = 0.01,
     cross_entropy: float = 0.0,
 ) -> Float[Tensor, ""]:
-    """Forward KL from a sharp Dirichlet at each label, and from the flat one at each stranger.
+    """Forward KL from a sharp Dirichlet at each label, and from the flat one at each OOD input.
 
     Args:
-        inside: The network's answers to training inputs.
-        labels: Their classes.
-        outside: Its answers to inputs from outside the domain.
-        precision: Of the targets at labels.
+        inside: The network's predictions for training inputs.
+        labels: Classes of the training inputs.
+        outside: The network's predictions for OOD inputs.
+        precision: Precision of the target Dirichlets at labels.
         smoothing: Probability that a target leaves to each of the other classes.
         cross_entropy: Weight of the labels' cross-entropy as a further term, without which accuracy suffers.
     """
@@ -38,10 +38,10 @@ def prior_network_loss(
 
 @dataclass(frozen=True)
 class FactorNoise:
-    """Strangers made from the training inputs alone: a factor model of the pixels, sampled wider than the data lie.
+    """OOD inputs made from the training inputs alone: a factor model of the pixels, sampled wider than the data.
 
-    The first factors of the pixels' covariance are kept; a draw has factors ``spread`` times as wide as the data's, so
-    that it lies about their edge and beyond. No other dataset is used.
+    The first factors of the pixels' covariance are kept. A draw has factors ``spread`` times as wide as the data's, so
+    that it lies at the edge of the data and beyond. No other dataset is used.
     """
 
     mean: Float[Tensor, " F"]
@@ -62,7 +62,7 @@ class FactorNoise:
         return cls(mean, factors, rows.min(), rows.max(), spread)
 
     def like(self, x: Float[Tensor, "B ..."]) -> Float[Tensor, "B ..."]:
-        """As many strangers as there are inputs, in their shape."""
+        """As many OOD inputs as there are inputs, in their shape."""
         draws = torch.randn(len(x), len(self.factors), device=x.device, dtype=x.dtype)
         pixels = self.mean + self.spread * draws @ self.factors
         return pixels.clamp(min=self.low, max=self.high).reshape(x.shape)

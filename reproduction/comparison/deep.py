@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from reproduction.comparison.bounded import with_bounded_layers, without_bounds
 from reproduction.paper.domains import Domain
 from reproduction.paper.models import Models
-from reproduction.comparison.bounded import with_bounded_layers, without_bounds
 
 NUM_RANDOM_FEATURES = 1024
 SHRINKAGE = (math.pi / 8, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
@@ -93,7 +93,9 @@ class RandomFeaturesGP(nn.Module):
     phases: Tensor
     root: Tensor
 
-    def __init__(self, net: nn.Sequential, num_classes: int, length: float, num_waves: int = NUM_RANDOM_FEATURES) -> None:
+    def __init__(
+        self, net: nn.Sequential, num_classes: int, length: float, num_waves: int = NUM_RANDOM_FEATURES
+    ) -> None:
         super().__init__()
         self.body = net[:-1]
         width = width_of(net)

@@ -11,14 +11,14 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
 from opu import measures
-from opu.evaluation import metrics
-from reproduction.baselines import CategoricalStudent
 from opu.distributions.dirichlet import Dirichlet
-from reproduction.paper.models import NUM_MEMBERS, Models
-from reproduction.comparison import deep, laplace
-from reproduction.paper.rows import ROBUST, Row
+from opu.evaluation import metrics
 from opu.students import Student
 from opu.teachers import Teacher
+from reproduction.baselines import CategoricalStudent
+from reproduction.comparison import deep, laplace
+from reproduction.paper.models import NUM_MEMBERS, Models
+from reproduction.paper.rows import ROBUST, Row
 
 Scores = dict[str, Tensor]
 Answer = Callable[[Tensor], tuple[Tensor, Scores]]
@@ -67,7 +67,7 @@ def best_temperature(logits: Float[Tensor, "N K"], labels: Tensor) -> float:
     def surprise(log_temperature: float) -> float:
         return float(nn.functional.cross_entropy(logits / math.exp(log_temperature), labels))
 
-    return math.exp(minimize_scalar(surprise, bounds=(-3.0, 3.0), method="sigmoid").x)
+    return math.exp(minimize_scalar(surprise, bounds=(-3.0, 3.0), method="bounded").x)
 
 
 def _of_logits(net: nn.Module, temperature: float, x: Tensor) -> tuple[Tensor, Scores]:

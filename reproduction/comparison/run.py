@@ -10,19 +10,19 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from opu.distillation.run_folder import make_folder
 from opu.environment import environment
 from opu.evaluation.compare import assess, trivial_detection
+from opu.files import plain, rounded, write_json
+from opu.objectives import default
 from opu.prediction import Prediction
+from opu.timing import median_seconds
+from reproduction.comparison import laplace
+from reproduction.comparison.methods import METHODS, Fitted, Method
 from reproduction.paper.domains import Domain, mnist, with_photographs
 from reproduction.paper.models import Models, Scale, slug
 from reproduction.paper.presets import PRESETS
 from reproduction.paper.reproduce import FULL, QUICK, QUICK_SIZES, chosen_device
-from reproduction.comparison import laplace
-from reproduction.comparison.methods import METHODS, Fitted, Method
-from opu.files import plain, rounded, write_json
-from opu.objectives import default
-from opu.distillation.run_folder import make_folder
-from opu.timing import median_seconds
 
 ROWS_AT_ONCE = 2000
 

@@ -1,4 +1,4 @@
-"""The networks of the paper's experiments, and ordinary training with labels."""
+"""The networks of the paper's experiments, and training with labels."""
 
 import itertools
 import math
@@ -13,7 +13,7 @@ from opu.students.networks import convolutions
 
 
 def mlp(num_classes: int, hidden: Sequence[int] = (400, 400), dropout: float = 0.0) -> nn.Sequential:
-    """784-400-400-K with ReLU, and dropout after each hidden layer where a rate is given."""
+    """784-400-400-K with ReLU, and dropout after each hidden layer if a rate is given."""
     layers: list[nn.Module] = [nn.Flatten()]
     for below, above in itertools.pairwise([784, *hidden]):
         layers += [nn.Linear(below, above), nn.ReLU()]
@@ -53,7 +53,18 @@ def train(
     learning_rate: float = 1e-3,
     progress: bool = False,
 ) -> None:
-    """Adam with a cosine schedule; ``loss(x, labels)`` is that of one batch. On a GPU the steps are recorded and replayed."""
+    """Train by Adam with a cosine schedule; on a GPU the steps are captured as a CUDA graph.
+
+    Args:
+        net: The network; it is trained in place.
+        x: Training inputs.
+        labels: Classes of the training inputs.
+        loss: From a batch of inputs and its labels to the loss.
+        epochs: Passes over the inputs.
+        batch_size: Inputs per step.
+        learning_rate: The learning rate at the start.
+        progress: Show a progress bar.
+    """
     on_gpu = x.is_cuda
     rate: float | Tensor = torch.tensor(learning_rate, device=x.device) if on_gpu else learning_rate
     optimizer = torch.optim.Adam(net.parameters(), rate, capturable=on_gpu)
@@ -73,11 +84,11 @@ def train(
     for number in track(range(total), "training", disable=not progress, transient=True):
         if number % steps_per_epoch == 0:
             order = torch.randperm(len(x), device=x.device)
-        share = 0.5 * (1 + math.cos(math.pi * number / total))
+        fraction = 0.5 * (1 + math.cos(math.pi * number / total))
         if on_gpu:
-            optimizer.param_groups[0]["lr"].fill_(learning_rate * share)
+            optimizer.param_groups[0]["lr"].fill_(learning_rate * fraction)
         else:
-            optimizer.param_groups[0]["lr"] = learning_rate * share
+            optimizer.param_groups[0]["lr"] = learning_rate * fraction
         place = number % steps_per_epoch * batch_size
         rows = order[place : place + batch_size]
         step(x[rows], labels[rows])

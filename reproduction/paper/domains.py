@@ -1,4 +1,4 @@
-"""What the experiments run on: a domain with its strangers, whole or in small."""
+"""The data of the experiments: a domain with its OOD sets, whole or in part."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -7,17 +7,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opu.data import dataset, images, locate
+from opu.data import dataset, locate
+from reproduction.data import images
 
 HELD_OUT = 5000
-CALIBRATION_SEED = 5
+SPLIT_SEED = 5
 
 
 @dataclass(frozen=True)
 class Domain:
-    """Ordinary inputs in four parts, and strangers by name.
+    """In-distribution inputs in three parts, and OOD sets by name.
 
-    ``held_out`` is taken from the training half before any teacher sees it: it chooses epochs and calibrates novelty.
+    ``held_out`` is taken from the training part before any teacher sees it: it chooses epochs and calibrates novelty.
     Labels of the held-out part are kept for choosing the settings of teachers and baselines. ``network`` is the
     architecture that the experiments use for such inputs, ``mlp`` or ``lenet``.
     """
@@ -38,7 +39,7 @@ class Domain:
         moved: dict[str, Any] = {n: value.to(device) for n, value in vars(self).items() if isinstance(value, Tensor)}
         return replace(self, **moved, ood={name: x.to(device) for name, x in self.ood.items()})
 
-    def small(self, num_inputs: int, num_test: int, num_foreign: int) -> "Domain":
+    def small(self, num_inputs: int, num_test: int, num_ood: int) -> "Domain":
         """The first rows of each part; every part was shuffled already."""
         held_out = min(len(self.held_out), num_test)
         return replace(
@@ -49,11 +50,11 @@ class Domain:
             held_out_labels=self.held_out_labels[:held_out],
             test=self.test[:num_test],
             test_labels=self.test_labels[:num_test],
-            ood={name: x[:num_foreign] for name, x in self.ood.items()},
+            ood={name: x[:num_ood] for name, x in self.ood.items()},
         )
 
     def without(self, classes: Collection[int]) -> "Domain":
-        """The domain of all other classes, numbered anew; test inputs of the missing ones are its only strangers."""
+        """The domain of all other classes, numbered anew; test inputs of the missing ones are its only OOD set."""
         kept = [k for k in range(self.num_classes) if k not in classes]
         number = torch.full((self.num_classes,), -1)
         number[kept] = torch.arange(len(kept))
@@ -66,7 +67,7 @@ class Domain:
 
 
 def mnist() -> Domain:
-    """MNIST, with the paper's strangers as released and matched, and harder ones."""
+    """MNIST, with the paper's OOD sets as released and matched, and harder ones."""
     test = images.mnist("test")
     ood = {
         "omniglot": _shuffled(images.omniglot("evaluation", "as_released").images),
@@ -81,7 +82,7 @@ def mnist() -> Domain:
 
 
 def emnist() -> Domain:
-    """EMNIST Balanced where its files are, else the fixed split of ByMerge's test part; the name says which."""
+    """EMNIST Balanced if its files are here, else a fixed split of ByMerge's test part; the name says which."""
     whole = all(locate(file) is not None for file in dataset("emnist-balanced").files)
     load = images.emnist_balanced if whole else images.emnist_bymerge47
     test = load("test")
@@ -102,7 +103,7 @@ def held_out_classes(domain: Domain, seed: int) -> Domain:
 
 
 def with_photographs(domain: Domain) -> Domain:
-    """The domain with one more set of strangers, which the paper's tables do not have."""
+    """The domain with one more OOD set, which the paper's tables do not have."""
     return replace(domain, ood={**domain.ood, "photographs": images.photographs(10_000, seed=0)})
 
 
@@ -129,7 +130,7 @@ def _domain(
 
 
 def _order(count: int) -> Tensor:
-    return torch.randperm(count, generator=torch.Generator().manual_seed(CALIBRATION_SEED))
+    return torch.randperm(count, generator=torch.Generator().manual_seed(SPLIT_SEED))
 
 
 def _shuffled(rows: Tensor) -> Tensor:

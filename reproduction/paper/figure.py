@@ -8,28 +8,32 @@ from torch import Tensor, nn
 
 import opu
 from opu import measures
-from opu.data import images
-from opu.environment import environment
-from reproduction.paper import classifiers
-from opu.files import write_json
 from opu.distillation.run_folder import make_folder
+from opu.environment import environment
+from opu.files import write_json
+from opu.plotting import INK, STUDENT, draw_simplex, figure, finish
 from opu.teachers import MCDropout
+from reproduction.data import images
+from reproduction.paper import classifiers
 
 CLASSES = 3
 
 
 def draw(out: Path, seed: int = 0) -> dict[str, Any]:
-    """Train the teacher, distil it, pick one input of each kind, and write ``simplex-012.png`` and what it shows."""
-    from opu.plotting import figure, finish  # first of all, since it tells what to install where matplotlib is missing
+    """Train a teacher, distil it, pick one input of each kind, and write ``simplex-012.png`` and its numbers.
 
+    Args:
+        out: Folder for the picture and the numbers.
+        seed: Seed of everything random.
+    """
+    drawing = figure(13.0, 7.8)  # first of all, since it tells what to install where matplotlib is missing
     make_folder(out, resume=True)
     torch.manual_seed(seed)
-    x, test, strangers = _inputs()
+    x, test, ood = _inputs()
     teacher = _teacher(*x)
     student = opu.students.mlp(784, CLASSES, (200, 200)).start_mean_from(teacher)
-    opu.distill(teacher, student, x[0], num_particles=32, epochs=15)
-    chosen = pick(teacher, test, strangers)
-    drawing = figure(13.0, 7.8)
+    opu.distill(teacher, student, x[0], recipe=opu.Recipe(num_particles=32, epochs=15))
+    chosen = pick(teacher, test, ood)
     grid = drawing.add_gridspec(
         3, len(chosen), height_ratios=(1, 2.6, 2.6), top=0.94, bottom=0.05, hspace=0.12, wspace=0.3
     )
@@ -53,8 +57,8 @@ def draw(out: Path, seed: int = 0) -> dict[str, Any]:
 def _inputs() -> tuple[tuple[Tensor, Tensor], Tensor, Tensor]:
     train, test = images.mnist("train"), images.mnist("test")
     rows, fresh = train.labels < CLASSES, test.labels < CLASSES
-    strangers = torch.cat([images.emnist_letters(2000).images, test.images[~fresh]])
-    return (train.images[rows], train.labels[rows]), test.images[fresh], strangers
+    ood = torch.cat([images.emnist_letters(2000).images, test.images[~fresh]])
+    return (train.images[rows], train.labels[rows]), test.images[fresh], ood
 
 
 def _teacher(x: Tensor, labels: Tensor) -> MCDropout:
@@ -68,11 +72,11 @@ def pick(teacher: MCDropout, inside: Tensor, outside: Tensor, num_particles: int
     """One input of each kind, by the teacher's particles alone.
 
     Confident: the least entropy. Boundary: among inputs whose members agree (little mutual information for their
-    entropy), the one most undecided between two classes. Out of domain: the most mutual information among even means. Two
-    corners: the most mutual information between two classes, with next to nothing for the third.
+    entropy), the one most undecided between two classes. Out of distribution: the most mutual information among even
+    means. Two corners: the most mutual information between two classes, with next to nothing for the third.
     """
-    known, ood = teacher(inside, num_particles), teacher(outside, num_particles)
-    both, x = torch.cat([known, ood], 1), torch.cat([inside, outside])
+    known, unknown = teacher(inside, num_particles), teacher(outside, num_particles)
+    both, x = torch.cat([known, unknown], 1), torch.cat([inside, outside])
     entropy, information = measures.predictive_entropy(both), measures.mutual_information(both)
     third = measures.mean(both).min(-1).values
     agreeing = torch.where(information < 0.35 * entropy, entropy, torch.zeros_like(entropy))
@@ -80,7 +84,7 @@ def pick(teacher: MCDropout, inside: Tensor, outside: Tensor, num_particles: int
     return {
         "confident": inside[measures.predictive_entropy(known).argmin()],
         "boundary": x[torch.where(third < 0.05, agreeing, torch.zeros_like(agreeing)).argmax()],
-        "out of domain": x[torch.where(third > 0.2, information, torch.zeros_like(information)).argmax()],
+        "out of distribution": x[torch.where(third > 0.2, information, torch.zeros_like(information)).argmax()],
         "two corners": x[torn.argmax()],
     }
 
@@ -89,8 +93,6 @@ def pick(teacher: MCDropout, inside: Tensor, outside: Tensor, num_particles: int
 def _panel(
     drawing: Any, grid: Any, place: int, name: str, image: Tensor, teacher: MCDropout, student: nn.Module
 ) -> Any:
-    from opu.plotting import INK, STUDENT, draw_simplex
-
     log_particles, q = teacher(image.unsqueeze(0), 500), student(image.unsqueeze(0))
     above = drawing.add_subplot(grid[0, place])
     above.imshow(image[0], cmap="gray", vmin=-1, vmax=1)

@@ -12,24 +12,40 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 import opu
+from opu.files import write_atomically
+from opu.objectives import CrossEntropy, Objective
+from opu.students import BaseStudent, Student
+from opu.students.start import copy_weights
+from opu.teachers import Chain, Ensemble, LangevinSettings, MCDropout, Teacher, WeightSamples, as_teacher
 from reproduction.baselines import CategoricalStudent, ConcentrationStudent
 from reproduction.paper import classifiers
 from reproduction.paper.domains import Domain
-from reproduction.paper.presets import PRESETS, Preset, objective
+from reproduction.paper.presets import PRESETS, Preset
 from reproduction.paper.prior_networks import SETTINGS as PRIOR_NETWORKS
 from reproduction.paper.prior_networks import train_prior_network
 from reproduction.paper.rows import Row
-from opu.files import write_atomically
-from opu.objectives import CrossEntropy, Objective
-from opu.students import Student
-from opu.teachers import Chain, Ensemble, LangevinSettings, MCDropout, Teacher, WeightSamples
 
 NUM_MEMBERS = 5
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How long and how large: the same experiment whole or in small."""
+    """How long and how large an experiment is: the whole one, or a small version.
+
+    Attributes:
+        name: The name in file names.
+        teacher_epochs: Passes over the training inputs of a teacher.
+        langevin: Settings of the SGLD chain.
+        num_particles: Number of particles per input in the evaluation.
+        hidden: Widths of the MLP's hidden layers.
+        epochs: Passes over the inputs of a distillation; those of the preset by default.
+        step_particles: Number of particles per input and step, where ``epochs`` is given.
+        fraction_of_epochs: Factor on the preset's epochs, for domains with more inputs.
+        prior_network_epochs: Passes over the inputs of a prior network.
+        vgg_channels: Channels of the prior network's two blocks.
+        transport_steps: Steps of the pointwise fit by transport.
+        transport_points: Particles per step of that fit.
+    """
 
     name: str = "full"
     teacher_epochs: int = 40
@@ -40,18 +56,18 @@ class Scale:
     hidden: tuple[int, ...] = (400, 400)
     epochs: int | None = None
     step_particles: int | None = None
-    share_of_epochs: float = 1.0
+    fraction_of_epochs: float = 1.0
     prior_network_epochs: int = 12
     vgg_channels: tuple[int, int] = (64, 128)
     transport_steps: int = 40
     transport_points: int = 64
 
     def preset(self, name: str) -> Preset:
-        """A preset at this scale: with fewer epochs where there are more inputs, or in small."""
+        """A preset at this scale."""
         preset = PRESETS[name]
         if self.epochs is not None:
             return preset.quick(self.epochs, self.step_particles or 16)
-        return replace(preset, epochs=round(self.share_of_epochs * preset.epochs))
+        return preset.changed(epochs=round(self.fraction_of_epochs * preset.epochs))
 
 
 @dataclass(eq=False)
@@ -108,7 +124,7 @@ class Models:
         return self._trained(self.classifier(), f"member-{number}")
 
     def _trained(self, net: nn.Sequential, name: str) -> nn.Sequential:
-        """The network with its weights of the folder, where they are; else trained, and kept there."""
+        """The network with its weights from the folder; if they are not there yet, it is trained and kept there."""
         path = self.folder / f"{name}.safetensors"
         if path.exists():
             net.load_state_dict(_read(path))
@@ -118,7 +134,7 @@ class Models:
         return net.eval()
 
     def train(self, net: nn.Module, loss: Callable[[Tensor, Tensor], Tensor] | None = None) -> None:
-        """With labels, as long as every teacher; by their cross-entropy unless another loss is given."""
+        """Train with labels, as long as every teacher; by cross-entropy unless another loss is given."""
         classifiers.train(
             net,
             self.domain.x,
@@ -156,27 +172,24 @@ class Models:
         return makers[row.kind](row).eval()
 
     def _opu(self, row: Row) -> nn.Module:
-        preset = self.scale.preset(row.preset)
-        teacher = self.teacher(row.teacher)
-        student = self.student(preset.link).start_mean_from(opening(teacher))
-        if preset.fitted:
-            student.fit_bounds(teacher, self.domain.held_out[: preset.fitted], self.scale.num_particles)
-        self._distil(row, student, preset, objective(row.preset, row.divergence, row.teacher))
+        preset, teacher = self.scale.preset(row.preset), self.teacher(row.teacher)
+        student = self.student(preset.link).start_mean_from(teacher)
+        if preset.fitted_inputs:
+            student.fit_bounds(teacher, self.domain.held_out[: preset.fitted_inputs], self.scale.num_particles)
+        self.distil(row, student, preset)
         student.save(self.folder / slug(row.name) / "student")
         return student
 
     def _bdk(self, row: Row) -> nn.Module:
         student = CategoricalStudent(self.started(row.teacher))
-        self._distil(row, student, self.scale.preset(row.preset), CrossEntropy())
+        self.distil(row, student, self.scale.preset(row.preset), CrossEntropy())
         return student
 
     def started(self, name: str) -> nn.Module:
-        """A single network that starts where the students' mean networks start: from the teacher's averaged weights."""
-        net, teacher = self.classifier(), self.teacher(name)
-        assert isinstance(teacher, MCDropout | WeightSamples)
-        # Dropout has no weights, so tensors agree in order though not in name.
-        weights = zip(net.state_dict(), teacher.average_weights().values(), strict=True)
-        net.load_state_dict({name: w.clone() for name, w in weights})
+        """A single network that starts where the students' mean networks start: from the teacher's weights."""
+        net, start = self.classifier(), as_teacher(self.teacher(name)).network()
+        copied = start is not None and copy_weights(start, net)
+        assert copied, "the teacher must have the classifier's layers"
         return net
 
     def _bdk_online(self, row: Row) -> nn.Module:
@@ -188,52 +201,44 @@ class Models:
         The chain goes as far as the one whose samples are kept, so that both meet the same posterior.
         """
         settings = self.scale.langevin
-        steps = preset.epochs * (len(self.domain.x) // preset.batch_size)
+        steps = preset.epochs * (len(self.domain.x) // preset.recipe.batch_size)
         settings = replace(settings, thinning=max(1, settings.thinning * settings.num_samples // steps))
         chain = Chain(self.classifier(), self.domain.x, self.domain.labels, settings)
         chain.walk(settings.burn_in, self.progress)
         student = CategoricalStudent(self.classifier())
-        student.net.load_state_dict(chain.average_weights())
-        opu.distill(
-            chain,
-            student,
-            self.domain.x,
-            objective=CrossEntropy(),
-            num_particles=1,
-            augment=_Noise(noise),
-            augmented_fraction=1.0,
-            epochs=preset.epochs,
-            batch_size=preset.batch_size,
-            learning_rate=preset.learning_rate,
-            held_out=0,  # a single state of the chain would be a poor judge
-            progress=self.progress,
-        )
+        copy_weights(chain.network(), student.net)
+        recipe = preset.changed(
+            objective=CrossEntropy(), num_particles=1, augment=_Noise(noise), augmented_fraction=1.0
+        ).recipe
+        # A single state of the chain would be a poor judge, so nothing is held out.
+        opu.distill(chain, student, self.domain.x, recipe=recipe, held_out=0, progress=self.progress)
         return student
 
     def _bdk_dir(self, row: Row) -> nn.Module:
         student = ConcentrationStudent(self.started(row.teacher))
         # With one network there is nothing to update in turn.
-        preset = replace(self.scale.preset(row.preset), updates="joint")
-        self._distil(row, student, preset, objective(row.preset, row.divergence, row.teacher))
+        self.distil(row, student, self.scale.preset(row.preset).changed(updates="joint"))
         return student
 
-    def _distil(self, row: Row, student: nn.Module, preset: Preset, divergence: Objective) -> None:
-        preset = preset.for_divergence(row.divergence)
+    def distil(self, row: Row, student: BaseStudent, preset: Preset, objective: Objective | None = None) -> None:
+        """Distil the row's teacher into a student; a run that was stopped goes on.
+
+        Args:
+            row: Names teacher, divergence and folder.
+            student: It is trained in place.
+            preset: How to distil.
+            objective: An objective in place of the row's divergence.
+        """
+        if objective is None:
+            recipe = preset.recipe_for(row.divergence, row.teacher)
+        else:
+            recipe = replace(preset.recipe, objective=objective)
         opu.distill(
             preset.seen(self.teacher(row.teacher), row.divergence),
             student,
             self.domain.x,
-            objective=divergence,
-            num_particles=preset.num_particles,
-            augment="auto" if preset.augmented else None,
-            epochs=preset.epochs,
-            batch_size=preset.batch_size,
-            learning_rate=preset.learning_rate,
-            schedule=preset.schedule,
-            optimizer=preset.optimizer if preset.sgd else None,
-            updates=preset.updates,
+            recipe=replace(recipe, cuda_graph=self.device.type == "cuda"),
             held_out=self.domain.held_out,
-            graph=self.device.type == "cuda",
             out=self.folder / slug(row.name),
             resume=True,
             progress=self.progress,
@@ -243,11 +248,6 @@ class Models:
         settings = replace(PRIOR_NETWORKS[row.kind], epochs=self.scale.prior_network_epochs)
         net = self.vgg() if row.kind.startswith("dpn_vgg") else self.classifier()
         return train_prior_network(net, self.domain.x, self.domain.labels, settings, self.progress)
-
-
-def opening(teacher: Any) -> Any:
-    """Where a student's mean network starts: an ensemble's average weights mean nothing, so at one of its members."""
-    return teacher.members[0] if isinstance(teacher, Ensemble) else teacher
 
 
 def slug(name: str) -> str:

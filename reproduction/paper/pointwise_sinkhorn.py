@@ -18,7 +18,7 @@ def minimum_sinkhorn(
     """The Dirichlet nearest to each input's particles in Sinkhorn divergence, by Adam from the likelihood's optimum.
 
     Each step compares ``num_points`` of the particles, chosen anew, with as many draws. Transport between small clouds
-    prefers answers that are a little too sharp (see the log in the documentation).
+    prefers Dirichlets that are a little too sharp.
     """
     start = maximum_likelihood(log_particles)
     with torch.enable_grad():
@@ -34,9 +34,7 @@ def minimum_sinkhorn(
             optimizer.zero_grad()
             distance.sum().backward()
             optimizer.step()
-    answer = _bounded(logits.detach(), log_precision.detach())
-    dtype = log_particles.dtype
-    return Dirichlet(answer.mean.to(dtype), answer.log_precision.to(dtype), answer.log_mean.to(dtype))
+    return _bounded(logits.detach(), log_precision.detach()).to(log_particles.dtype)
 
 
 def _bounded(logits: Float[Tensor, "B K"], log_precision: Float[Tensor, " B"]) -> Dirichlet:

@@ -1,12 +1,12 @@
 """Three ways to distil: what the paper says, what its authors' scripts do, and what we recommend."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
-import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
+from opu import Recipe
 from opu.distributions.kernels import RBF, Kernel, Polynomial
 from opu.objectives import CriticEMD, ForwardKL, Objective, SampledMMD, Sinkhorn, parse
 from opu.teachers import Teacher
@@ -14,108 +14,93 @@ from opu.teachers import Teacher
 
 @dataclass(frozen=True)
 class Preset:
-    """Everything about a distillation except for teacher, inputs and the divergence.
+    """A recipe, and what a recipe does not hold: the student's link, and how particles and divergences are treated.
 
     Attributes:
+        recipe: How the student is distilled; the objective comes from the row.
         link: From the precision network's output to the log-precision.
-        fitted: From so many held-out inputs the link's bounds are fitted to the teacher's particles.
-        epochs: Passes over the inputs.
-        num_particles: Fresh ones for each input and step.
-        learning_rate: Of the optimiser.
-        schedule: Of the learning rate.
-        sgd: Plain gradient descent instead of Adam.
-        updates: ``joint`` or ``alternating``.
-        augmented: Half of each batch is augmented and labelled by the teacher.
-        floor: Probabilities of the particles are kept this far from 0 and 1; for KL, which needs their tails, ten times less.
-        transport: What stands for the earth mover's distance.
-        transport_particles: Fresh ones for each input and step where transport is learned, which costs far more.
-        transport_epochs: Passes over the inputs there.
-        transport_rate: Learning rate there, where it is another.
-        batch_size: Inputs per step.
+        fitted_inputs: Number of held-out inputs at which the link's bounds are fitted to the teacher's particles.
+        particle_floor: Probabilities of the particles are kept this far from 0 and 1; for KL, which needs their tails, a
+            tenth as far.
+        kernel: The kernel of MMD: ``paper`` (an RBF plus polynomials) or ``authors``.
+        transport: What stands for the earth mover's distance: ``critic`` or ``sinkhorn``.
+        transport_particles: Number of particles per input and step for transport, which costs far more.
+        transport_epochs: Passes over the inputs for transport.
+        transport_rate: Learning rate for transport, if it is another.
     """
 
+    recipe: Recipe
     link: str
-    epochs: int
-    num_particles: int
-    learning_rate: float
-    schedule: str
-    sgd: bool = False
-    updates: str = "joint"
-    augmented: bool = False
-    floor: float = 0.0
+    fitted_inputs: int = 0
+    particle_floor: float = 0.0
+    kernel: str = "paper"
     transport: str = "critic"
     transport_particles: int = 32
     transport_epochs: int = 5
     transport_rate: float | None = None
-    batch_size: int = 256
-    fitted: int = 0
 
-    def seen(self, teacher: Teacher, divergence: str) -> Teacher:
-        """The teacher as this preset sees it."""
-        if not self.floor:
-            return teacher
-        return Clamped(teacher, self.floor / 10 if divergence == "kl" else self.floor)
+    @property
+    def epochs(self) -> int:
+        """Passes over the inputs, which every preset fixes."""
+        assert self.recipe.epochs is not None
+        return self.recipe.epochs
 
-    def for_divergence(self, name: str) -> "Preset":
-        """The preset with the particles, epochs and learning rate that it has for this divergence."""
-        if name != "emd":
-            return self
-        rate = self.learning_rate if self.transport_rate is None else self.transport_rate
-        return replace(self, num_particles=self.transport_particles, epochs=self.transport_epochs, learning_rate=rate)
-
-    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """Plain gradient descent; Adam is the default of :func:`opu.distill`."""
-        parameters = list(parameters)
-        if parameters[0].is_cuda:
-            return torch.optim.SGD(parameters, parameters[0].new_tensor(self.learning_rate), fused=True)
-        return torch.optim.SGD(parameters, self.learning_rate)
+    def changed(self, **settings: Any) -> "Preset":
+        """The preset with other settings of its recipe."""
+        return replace(self, recipe=replace(self.recipe, **settings))
 
     def quick(self, epochs: int, num_particles: int) -> "Preset":
-        """The same in small."""
-        return replace(self, epochs=epochs, num_particles=num_particles, transport_particles=4, transport_epochs=1)
+        """A small version."""
+        small = self.changed(epochs=epochs, num_particles=num_particles)
+        return replace(small, transport_particles=4, transport_epochs=1)
+
+    def seen(self, teacher: Teacher, divergence: str) -> Teacher:
+        """The teacher with its particles as this preset sees them."""
+        if not self.particle_floor:
+            return teacher
+        return Clamped(teacher, self.particle_floor / 10 if divergence == "kl" else self.particle_floor)
+
+    def recipe_for(self, divergence: str, teacher: str) -> Recipe:
+        """The recipe for a divergence: its objective, and for transport its own particles, epochs and learning rate."""
+        recipe = replace(self.recipe, objective=self.objective(divergence, teacher))
+        if divergence != "emd":
+            return recipe
+        rate = recipe.learning_rate if self.transport_rate is None else self.transport_rate
+        return replace(recipe, num_particles=self.transport_particles, epochs=self.transport_epochs, learning_rate=rate)
+
+    def objective(self, divergence: str, teacher: str) -> Objective:
+        """The divergence as this preset means it; the authors' kernel differs by teacher."""
+        if divergence == "kl":
+            return ForwardKL()
+        if divergence == "emd":
+            return Sinkhorn(blur=0.05, most_last_steps=10) if self.transport == "sinkhorn" else CriticEMD()
+        if divergence == "mmd":
+            return SampledMMD(_authors_kernel(teacher) if self.kernel == "authors" else None)
+        return parse(divergence)
 
 
-_PAPER = Preset(link="exp", epochs=20, num_particles=64, learning_rate=1e-3, schedule="constant", updates="alternating")
+# A student is given the teacher's weights before it is distilled, so the recipes do not do it again.
+_PLAIN = Recipe(augment=None, batch_size=256, start_from_teacher=False)
+_PAPER = Preset(replace(_PLAIN, epochs=20, schedule="constant", updates="alternating"), link="exp")
+_ROBUST = Preset(replace(_PLAIN, epochs=40, augment="auto"), link="softsign", fitted_inputs=500)
 PRESETS = {
     "paper": _PAPER,
     # What is stated, but for the optimiser, which decides how the precision grows off the data.
     # The averaged weights of a long chain are a poor start (87 %), and the critic's gradients are small: transport needs a
     # larger rate to come back from there in its few epochs. Chosen on held-out training digits.
-    "paper-sgd": replace(_PAPER, sgd=True, learning_rate=1e-2, transport_rate=1e-1),
+    "paper-sgd": replace(_PAPER.changed(optimizer="sgd", learning_rate=1e-2), transport_rate=1e-1),
     "authors": Preset(
+        replace(_PLAIN, epochs=30, optimizer="sgd", learning_rate=1e-2, schedule="steps"),
         link="softplus",
-        epochs=30,
-        num_particles=64,
-        learning_rate=1e-2,
-        schedule="steps",
-        sgd=True,
-        floor=1e-4,
+        particle_floor=1e-4,
+        kernel="authors",
         transport="sinkhorn",
     ),
-    "robust": Preset(
-        link="softsign",
-        fitted=500,
-        epochs=40,
-        num_particles=64,
-        learning_rate=1e-3,
-        schedule="cosine",
-        augmented=True,
-    ),
+    "robust": _ROBUST,
+    # What ``reproduction/studies/bdk.py`` chose on held-out digits for BDK on MNIST.
+    "bdk-mcdp": _ROBUST.changed(learning_rate=3e-3),
+    "bdk-sgld": _ROBUST.changed(epochs=80),
 }
-# What ``reproduction/studies/bdk.py`` chose on held-out digits for BDK on MNIST.
-PRESETS["bdk-mcdp"] = replace(PRESETS["robust"], learning_rate=3e-3)
-PRESETS["bdk-sgld"] = replace(PRESETS["robust"], epochs=80)
-
-
-def objective(preset: str, divergence: str, teacher: str) -> Objective:
-    """The divergence as a preset means it; the authors' kernel differs by teacher."""
-    if divergence == "kl":
-        return ForwardKL()
-    if divergence == "emd":
-        return Sinkhorn(blur=0.05, most_last_steps=10) if PRESETS[preset].transport == "sinkhorn" else CriticEMD()
-    if divergence == "mmd":
-        return SampledMMD(_authors_kernel(teacher) if preset == "authors" else None)
-    return parse(divergence)
 
 
 def _authors_kernel(teacher: str) -> Kernel:

@@ -1,4 +1,4 @@
-"""How the tables' prior networks are trained: labels inside, strangers from a factor model of the training inputs outside."""
+"""How the tables' prior networks are trained: with labels, and with OOD inputs from a factor model of the training inputs."""
 
 from dataclasses import dataclass, replace
 
@@ -10,13 +10,13 @@ from reproduction.paper import classifiers
 
 @dataclass(frozen=True)
 class PriorNetworkSettings:
-    """How long, how sharp, and how much of the labels' cross-entropy.
+    """Settings of a prior network.
 
     Attributes:
-        precision: Of the targets at labels.
+        precision: Precision of the target Dirichlets at labels.
         smoothing: Probability that a target leaves to each of the other classes.
         cross_entropy: Weight of the labels' cross-entropy as a further term.
-        learning_rate: Of Adam, at the start of its cosine.
+        learning_rate: Adam's learning rate at the start of a cosine schedule.
         epochs: Passes over the inputs.
     """
 
@@ -28,8 +28,8 @@ class PriorNetworkSettings:
 
 
 _SHARP = PriorNetworkSettings()
-# By kind of row, from ``reproduction/studies/prior_network.py`` on held-out digits: the most accurate, and that which finds its errors
-# best. A deeper network needs smaller steps not to collapse.
+# By kind of row. ``reproduction/studies/prior_network.py`` chose them on held-out digits: the most accurate one, and the one
+# that finds its errors best. A deeper network needs smaller steps not to collapse.
 SETTINGS = {
     "dpn_vgg": replace(_SHARP, learning_rate=3e-4),
     "dpn_vgg_errors": replace(_SHARP, learning_rate=3e-4, cross_entropy=0.0),
@@ -42,13 +42,13 @@ def train_prior_network(
     net: nn.Module, x: Tensor, labels: Tensor, settings: PriorNetworkSettings, progress: bool = False
 ) -> ConcentrationStudent:
     """A network whose outputs are read as log-concentrations, trained as a prior network."""
-    student, strangers = ConcentrationStudent(net), FactorNoise.fit(x)
+    student, noise = ConcentrationStudent(net), FactorNoise.fit(x)
 
     def loss(rows: Tensor, their_labels: Tensor) -> Tensor:
         return prior_network_loss(
             student(rows),
             their_labels,
-            student(strangers.like(rows)),
+            student(noise.like(rows)),
             settings.precision,
             settings.smoothing,
             settings.cross_entropy,

@@ -13,28 +13,30 @@ from rich.console import Console
 from torch import Tensor
 
 from opu import measures
-from opu.distillation.diagnosis import Diverged
+from opu.devices import choose_device
+from opu.distillation import Diverged
+from opu.distillation.run_folder import make_folder
 from opu.distributions.dirichlet import Dirichlet
+from opu.distributions.pointwise import maximum_likelihood, minimum_mmd
 from opu.environment import environment
-from opu.evaluation.compare import assess, trivial_detection
+from opu.evaluation.compare import TEACHER_MEASURES, assess, trivial_detection
+from opu.files import plain, write_json
 from opu.prediction import Prediction, predict_student
+from opu.teachers import LangevinSettings, Teacher
 from reproduction.paper import times
 from reproduction.paper.domains import DOMAINS, Domain, held_out_classes, with_photographs
 from reproduction.paper.histograms import count_scores
 from reproduction.paper.models import Models, Scale, slug
+from reproduction.paper.pointwise_sinkhorn import minimum_sinkhorn
 from reproduction.paper.presets import PRESETS
 from reproduction.paper.rows import HELD_OUT, ROBUST_TABLE, TABLES, Row, select
-from opu.files import plain, write_json
-from opu.distributions.pointwise import maximum_likelihood, minimum_mmd
-from reproduction.paper.pointwise_sinkhorn import minimum_sinkhorn
-from opu.distillation.run_folder import make_folder
-from opu.teachers import LangevinSettings, Teacher
+from reproduction.settings import keep_settings
 
-# The best Dirichlet of each input costs most of all rows, so of our own sets no more than these are fitted; what the teacher
-# says without a fit is asked of all. The paper's sets are whole, since AUPR depends on their share.
+# Fitting the best Dirichlet of each input costs most of all rows, so no more inputs of our own sets are fitted than these.
+# The teacher's other measures are taken on all. The paper's sets are whole, since AUPR depends on their size.
 MOST_POINTWISE = 2000
 WHOLE = ("test", "omniglot", "semeion")
-FULL = {"mnist": Scale(), "emnist": Scale(teacher_epochs=20, share_of_epochs=0.5)}
+FULL = {"mnist": Scale(), "emnist": Scale(teacher_epochs=20, fraction_of_epochs=0.5)}
 QUICK = {
     "mnist": Scale(
         "quick",
@@ -53,7 +55,7 @@ QUICK = {
     ),
     "emnist": Scale("quick", teacher_epochs=12, num_particles=30, epochs=2, step_particles=8),
 }
-# Inputs for training, for testing, and of each set of strangers.
+# Number of inputs for training, for testing, and in each OOD set.
 QUICK_SIZES = {"mnist": (10_000, 1000, 300), "emnist": (6000, 600, 200)}
 
 
@@ -67,14 +69,23 @@ def reproduce(
     quick: bool = False,
     console: Console | None = None,
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Run the rows of a table for some seeds; the results, which also lie in ``out`` as one file per seed.
+    """Run the rows of a table for some seeds; return the results, which are also written to ``out``, one file per seed.
 
-    The second answer is how long the test set takes, measured once and kept in a file of its own; our own variants of the
-    paper's tables leave that to those.
+    The second value is how long the test set takes. It is measured once, and for the paper's tables alone: our variants of
+    them have the same networks.
+
+    Args:
+        table: One of :data:`reproduction.paper.rows.TABLES`.
+        out: Folder for results, models and logs; rows that are there already are not made again.
+        seeds: Which seeds.
+        rows: Only rows whose name contains one of these texts.
+        device: ``cpu``, ``cuda`` or ``auto``.
+        quick: A small version for two CPU cores.
+        console: Where progress is printed.
     """
     console = console or Console()
     chosen = select(table, rows)
-    where = chosen_device(device)
+    where = choose_device(device)
     make_folder(out, resume=True)
     whole = table.removesuffix(HELD_OUT).removesuffix(ROBUST_TABLE)
     domain = with_photographs(DOMAINS[whole]()) if table.endswith(ROBUST_TABLE) else DOMAINS[whole]()
@@ -103,18 +114,6 @@ def reproduce(
     return records, seconds
 
 
-def chosen_device(name: str) -> torch.device:
-    """The device of a name; ``auto`` is the GPU where there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device).item()
-        return device
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ValueError(f"--device takes cpu, cuda or auto; {name!r} cannot be used on this machine.") from error
-
-
 def _one_seed(
     table: str,
     domain: Domain,
@@ -127,7 +126,9 @@ def _one_seed(
 ) -> dict[str, Any]:
     folder = out / f"{table}-{scale.name}-seed{seed}"
     models = Models(domain, scale, seed, folder, device, progress=console.is_terminal)
-    _refuse_other_settings(folder, domain, scale)
+    sizes = {"name": domain.name, "inputs": len(domain.x), "test": len(domain.test)}
+    presets = {name: asdict(preset) for name, preset in PRESETS.items()}
+    keep_settings(folder / "settings.json", {"scale": asdict(scale), "presets": presets, "domain": sizes})
     for number, row in enumerate((row.for_classes(domain.num_classes) for row in rows), 1):
         path = folder / f"{slug(row.name)}.json"
         if path.exists():
@@ -148,7 +149,7 @@ def _one_seed(
         "scale": plain(asdict(scale)),
         "seed": seed,
         "rows": _results(table, folder),
-        "trivial": _rounded(trivial_detection(domain.test, domain.ood, domain.held_out)),
+        "trivial": _three_decimals(trivial_detection(domain.test, domain.ood, domain.held_out)),
         "environment": environment(),
     }
     write_json(out / f"{table}-{scale.name}-seed{seed}.json", record)
@@ -161,30 +162,9 @@ def _results(table: str, folder: Path) -> dict[str, Any]:
     return {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
 
 
-def _refuse_other_settings(folder: Path, domain: Domain, scale: Scale) -> None:
-    """Rows and teachers that were made with other settings must not be mixed with new ones."""
-    settings = plain(
-        {
-            "scale": asdict(scale),
-            "presets": {name: asdict(preset) for name, preset in PRESETS.items()},
-            "domain": [domain.name, len(domain.x), len(domain.test)],
-        }
-    )
-    path = folder / "settings.json"
-    if path.exists() and not _agree(json.loads(path.read_text()), settings):
-        raise ValueError(f"{folder} holds results of other settings; choose another --out, or delete that folder.")
-    write_json(path, settings)
-
-
 def _refuse_other_row(path: Path, row: Row) -> None:
     if json.loads(path.read_text())["row"] != asdict(row):
-        raise ValueError(f"{path} holds the same row of other settings; choose another --out, or delete that file.")
-
-
-def _agree(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """A preset may be added; those that rows were made with may not change, nor the scale or the inputs."""
-    presets = all(new["presets"].get(name) == preset for name, preset in old["presets"].items())
-    return presets and all(old[key] == new[key] for key in ("scale", "domain"))
+        raise ValueError(f"{path} holds the same row with other settings; choose another --out, or delete that file.")
 
 
 def _run_row(row: Row, models: Models, counted: bool = False) -> dict[str, Any]:
@@ -196,46 +176,26 @@ def _run_row(row: Row, models: Models, counted: bool = False) -> dict[str, Any]:
             teacher = models.scale.preset(row.preset).seen(teacher, row.divergence)
         torch.manual_seed(2000 + models.seed)
         fit = _fit(row.divergence, models.scale)
-        answers = _pointwise(teacher, sets, fit, models.scale.num_particles)
+        predictions = _pointwise(teacher, sets, fit, models.scale.num_particles)
     else:
         student = models.make(row)
-        answers = {name: predict_student(student, x) for name, x in sets.items()}
-    inside = answers.pop("test")
-    result = assess(_chosen(row, inside), domain.test_labels, {n: _chosen(row, a) for n, a in answers.items()})
-    result["row"] = asdict(row)
-    if row.preset:
-        result["preset"] = asdict(models.scale.preset(row.preset))
+        predictions = {name: predict_student(student, x) for name, x in sets.items()}
+    wanted = _MEASURES.get(row.kind, measures.named("E", "P", "C", "D", "MI", "N"))
+    inside, *outside = (predictions[name].only(wanted) for name in sets)
+    result = assess(inside, domain.test_labels, dict(zip(domain.ood, outside, strict=True)))
     if counted and row.kind == "opu":
-        result["histograms"] = count_scores(inside, answers)
-    rounded: dict[str, Any] = _rounded(result)
-    return rounded
+        result["histograms"] = count_scores(inside, dict(zip(domain.ood, outside, strict=True)))
+    result = _three_decimals(result) | {"row": asdict(row)}
+    return result | ({"preset": asdict(models.scale.preset(row.preset))} if row.preset else {})
 
 
-# What each kind of model can say; a categorical student has no precision, and a teacher's E, P, MI need no fit.
+# A categorical student has no precision, and a fit to the teacher's particles has no novelty.
+_FITTED = measures.named("D", "C")
 _MEASURES = {
-    "pointwise": (
-        "predictive_entropy",
-        "least_confidence",
-        "mutual_information",
-        "differential_entropy",
-        "negative_log_precision",
-    ),
-    "bdk": ("predictive_entropy", "least_confidence"),
-    "bdk_online": ("predictive_entropy", "least_confidence"),
+    "pointwise": (*TEACHER_MEASURES, *_FITTED),
+    "bdk": measures.named("E", "P"),
+    "bdk_online": measures.named("E", "P"),
 }
-_ALL = (
-    "predictive_entropy",
-    "least_confidence",
-    "negative_log_precision",
-    "differential_entropy",
-    "mutual_information",
-    "novelty",
-)
-
-
-def _chosen(row: Row, answers: Prediction) -> Prediction:
-    wanted = _MEASURES.get(row.kind, _ALL)
-    return Prediction(answers.probabilities, {m: s for m, s in answers.scores.items() if m in wanted})
 
 
 Fit = Callable[[Tensor], Dirichlet]
@@ -249,32 +209,32 @@ def _fit(divergence: str, scale: Scale) -> Fit:
 
 @torch.no_grad()
 def _pointwise(teacher: Teacher, sets: dict[str, Tensor], fit: Fit, num_particles: int) -> dict[str, Prediction]:
-    """The teacher's own measures, and the entropy and precision of the best Dirichlets of some inputs."""
+    """The teacher's own measures, and differential entropy and precision of the best Dirichlets of some inputs."""
     parts, scores = [], []
     wanted = torch.cat([torch.arange(len(x)) < (len(x) if n in WHOLE else MOST_POINTWISE) for n, x in sets.items()])
-    # All sets in one row: a GPU is hardly busier with ten thousand inputs than with one thousand.
+    # All sets one after another: a GPU takes hardly longer for ten thousand inputs than for one thousand.
     x = torch.cat(list(sets.values()))
     size = 10_000 if x.is_cuda else 500
     for part, fitted in zip(x.split(size), wanted.to(x.device).split(size), strict=True):
         log_particles = teacher(part, num_particles)
-        own = (measures.predictive_entropy, measures.least_confidence, measures.mutual_information)
         table = torch.full((len(_MEASURES["pointwise"]), len(part)), torch.nan, dtype=torch.float64, device=x.device)
-        table[:3] = torch.stack([measure(log_particles) for measure in own])
+        table[:3] = torch.stack([measures.MEASURES[name](log_particles) for name in TEACHER_MEASURES])
         if bool(fitted.any()):
             best = fit(log_particles[:, fitted])
-            table[3:, fitted] = torch.stack([best.entropy(), -best.log_precision]).double()
+            table[3:, fitted] = torch.stack([measures.MEASURES[name](best) for name in _FITTED]).double()
         parts.append(measures.mean(log_particles).cpu())
         scores.append(table.cpu())
     sizes = [len(each) for each in sets.values()]
     pieces = zip(*(each.split(sizes, -1) for each in (torch.cat(scores, 1), wanted)), strict=True)
     tables = [[*table[:3].numpy(), *table[3:, fitted].numpy()] for table, fitted in pieces]
-    answers = zip(sets, torch.cat(parts).split(sizes), tables, strict=True)
-    return {name: Prediction(p, dict(zip(_MEASURES["pointwise"], table, strict=True))) for name, p, table in answers}
+    found = zip(sets, torch.cat(parts).split(sizes), tables, strict=True)
+    return {name: Prediction(p, dict(zip(_MEASURES["pointwise"], table, strict=True))) for name, p, table in found}
 
 
-def _rounded(value: Any) -> Any:
+def _three_decimals(value: Any) -> Any:
+    """Nested dicts with three decimals, as many as the published result files have."""
     if isinstance(value, float):
         return round(value, 3)
     if isinstance(value, dict):
-        return {key: each if key == "preset" else _rounded(each) for key, each in value.items()}
+        return {key: _three_decimals(each) for key, each in value.items()}
     return value

@@ -10,11 +10,11 @@ class Row:
     """One row of a table.
 
     Attributes:
-        name: As in the paper, with the preset where there are several.
+        name: The name in the paper, with the preset if there are several.
         kind: ``pointwise`` (the teacher with the best Dirichlet for each input), ``opu``, or a baseline.
         teacher: ``mc_dropout``, ``sgld`` or ``ensemble``; none for a prior network.
         divergence: ``kl``, ``emd``, ``mmd``, or a sum for our own recipe.
-        preset: One of :data:`reproduction.paper.presets.PRESETS`; for a pointwise row, the one whose clamping it sees.
+        preset: One of :data:`reproduction.paper.presets.PRESETS`; a pointwise row sees particles clamped by it.
     """
 
     name: str
@@ -38,9 +38,9 @@ class Row:
 TEACHERS = {"MCDP": "mc_dropout", "SGLD": "sgld"}
 # Our own recipe, whose sum depends on the number of classes.
 ROBUST = "default"
-# Ends the name of a table whose strangers are classes that its teachers have not seen.
+# The end of the name of a table whose OOD inputs are of classes that its teachers have not seen.
 HELD_OUT = "-held-out"
-# And of one that asks whether our recipe is as good as its teachers, with a deep ensemble, and photographs as strangers.
+# The end of the name of a table that holds our recipe against its teachers, with a deep ensemble, and photographs as OOD.
 ROBUST_TABLE = "-robust"
 
 

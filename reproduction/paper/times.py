@@ -7,18 +7,18 @@ import torch
 from torch import Tensor, nn
 
 from opu import measures
-from reproduction.baselines import CategoricalStudent, ConcentrationStudent
 from opu.environment import environment
-from reproduction.paper.models import Models
 from opu.teachers import MCDropout, Teacher, WeightSamples
 from opu.timing import median_seconds
+from reproduction.baselines import CategoricalStudent, ConcentrationStudent
+from reproduction.paper.models import Models
 
 
 def measure(models: Models, wanted: set[str]) -> dict[str, Any]:
-    """Teachers particle by particle and many at once; students and baselines in one pass. All in one run.
+    """Time teachers in a loop and vectorised, students and baselines in one pass; all in one run.
 
     Args:
-        models: For the architectures and the test set.
+        models: Gives the architectures and the test set.
         wanted: Names of teachers and kinds of rows; a single network is always timed.
     """
     x = models.domain.test
@@ -34,7 +34,7 @@ def measure(models: Models, wanted: set[str]) -> dict[str, Any]:
     return {
         "num_inputs": len(x),
         "num_particles": models.scale.num_particles,
-        "seconds": {name: {how: float(f"{s:.3g}") for how, s in each.items()} for name, each in seconds.items()},
+        "seconds": {name: {kind: float(f"{s:.3g}") for kind, s in each.items()} for name, each in seconds.items()},
         "environment": environment(),
     }
 
@@ -65,36 +65,27 @@ def _of_teacher(teacher: Teacher, one: Callable[[], Tensor], x: Tensor, count: i
             measures.mean(teacher(part, count))
 
     repeats = 3 if x.is_cuda else 1
-    if not x.is_cuda:  # where it takes long, a single pass warms up
+    if not x.is_cuda:  # on a CPU the whole loop takes long, so a single pass warms up
         one()
-    return {"naive_loop": _timed(naive_loop, repeats), "vectorised": _timed(vectorised, repeats)}
+    return {"naive_loop": median_seconds(naive_loop, repeats), "vectorised": median_seconds(vectorised, repeats)}
 
 
 def _drop(net: nn.Module, x: Tensor) -> Tensor:
     for layer in net.modules():
         layer.train(isinstance(layer, nn.Dropout))
-    answer: Tensor = net(x).softmax(-1)
+    probabilities: Tensor = net(x).softmax(-1)
     net.eval()
-    return answer
+    return probabilities
 
 
 def _one_pass(student: nn.Module, x: Tensor) -> float:
     student.eval()
 
     @torch.no_grad()
-    def answer() -> None:
+    def predict() -> None:
         for part in x.split(10_000):
             q = student(part)
             measures.predictive_entropy(q)
             measures.negative_log_precision(q)
 
-    return _timed(answer, 20 if x.is_cuda else 3)
-
-
-def _timed(function: Callable[[], None], repeats: int) -> float:
-    def waited() -> None:
-        function()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-
-    return median_seconds(waited, repeats)
+    return median_seconds(predict, 20 if x.is_cuda else 3)

@@ -85,7 +85,9 @@ def fidelity_bench(results: Path) -> str:
 
 def robust_scores_table(results: Path) -> str:
     """What novelty could be made of, for the students of the first round that were made by the recipe as it was."""
-    (study,) = read(results, "study-robust.json", "python -m reproduction.studies.robust_recipe --device cuda --jobs 15")
+    (study,) = read(
+        results, "study-robust.json", "python -m reproduction.studies.robust_recipe --device cuda --jobs 15"
+    )
     trials = {t["setting"]: t for t in study["trials"] if t["variation"] == "default"}
     settings = {name: words for name, words in _ROBUST_SETTINGS.items() if name in trials}
     lines = ["| score | " + " | ".join(settings.values()) + " |", "| --- |" + " --- |" * len(settings)]
@@ -152,7 +154,9 @@ def calibration_table(results: Path) -> str:
 
 def class_counts_table(results: Path) -> str:
     """The same problem with fewer classes: at which number of them an objective loses the mean."""
-    counts = read(results, "study-many-classes-*.json", "python -m reproduction.studies.many_classes --classes 100 --steps 1500")
+    counts = read(
+        results, "study-many-classes-*.json", "python -m reproduction.studies.many_classes --classes 100 --steps 1500"
+    )
     lines = [
         "| classes | objective | total variation | same class | E | MI | log-precision (best) |",
         "| --- |" + " --- |" * 6,

@@ -21,13 +21,13 @@ import torch
 from torch import nn
 
 import opu
-from reproduction.studies.robust_recipe import Bench, bench_here, in_order
-from opu.evaluation import metrics
-from reproduction.baselines import CategoricalStudent, ConcentrationStudent
 from opu.environment import environment
-from opu.prediction import predict_student
+from opu.evaluation import metrics
 from opu.files import rounded, write_json
 from opu.objectives import CrossEntropy, parse
+from opu.prediction import predict_student
+from reproduction.baselines import CategoricalStudent, ConcentrationStudent
+from reproduction.studies.robust_recipe import Bench, bench_here, in_order
 
 
 @dataclass(frozen=True)

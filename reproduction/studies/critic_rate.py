@@ -15,15 +15,15 @@ from typing import Any
 
 import torch
 
-from opu.evaluation import metrics
 from opu.environment import environment
+from opu.evaluation import metrics
+from opu.files import write_json
 from opu.prediction import predict_student
+from opu.students import Student
 from reproduction.paper.domains import mnist
 from reproduction.paper.models import Models, Scale
 from reproduction.paper.presets import objective
 from reproduction.paper.rows import MNIST
-from opu.files import write_json
-from opu.students import Student
 
 ROW = next(row for row in MNIST if row.name == "OPU-SGLD-EMD (paper-sgd)")
 

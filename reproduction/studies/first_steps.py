@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 import opu
 from opu.environment import environment
+from opu.files import write_json
+from opu.teachers import Chain, LangevinSettings, MCDropout, Teacher, WeightSamples
 from reproduction.paper import classifiers
 from reproduction.paper.domains import Domain, emnist, mnist
 from reproduction.paper.presets import PRESETS, objective
-from opu.files import write_json
-from opu.teachers import Chain, LangevinSettings, MCDropout, Teacher, WeightSamples
 
 STEPS = 40
 PARTICLES = 32

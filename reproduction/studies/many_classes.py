@@ -17,11 +17,11 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 import opu
-from reproduction.studies.robust_variations import objective
 from opu import measures
 from opu.environment import environment
 from opu.files import write_json
 from opu.students.links import Softsign, bounds_for
+from reproduction.studies.robust_variations import objective
 
 NUM_FEATURES, NUM_INPUTS, NUM_TEST, NUM_SAMPLES, BATCH = 32, 20_000, 1000, 64, 128
 OBJECTIVES = (
@@ -62,9 +62,7 @@ def run(name: str, num_steps: int, num_classes: int, device: str) -> dict[str, A
     x = teacher.centres[torch.randint(num_classes, (total,))] + torch.randn(total, NUM_FEATURES).to(device)
     x, fresh = x[:NUM_INPUTS], x[NUM_INPUTS:]
     fitted = opu.maximum_likelihood(teacher(x[:200], NUM_SAMPLES)).log_precision
-    student = opu.students.mlp(NUM_FEATURES, num_classes, (256, 256), link=Softsign(*bounds_for(fitted))).to(
-        device
-    )
+    student = opu.students.mlp(NUM_FEATURES, num_classes, (256, 256), link=Softsign(*bounds_for(fitted))).to(device)
     student.start_precision_at(float(fitted.median()))
     began = time.perf_counter()
     opu.distill(

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 import opu
-from opu.data import images
 from opu.environment import environment
 from opu.evaluation.compare import compare
 from opu.files import write_json
+from reproduction.data import images
 
 
 def train_teacher(x: Tensor, labels: Tensor) -> nn.Module:

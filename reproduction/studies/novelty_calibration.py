@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from reproduction.studies.robust_recipe import _apart, _dirichlet, distilled
-from reproduction.studies.robust_strangers import strangers
-from reproduction.studies.robust_variations import Variation
 from opu import measures
 from opu.distributions.dirichlet import Dirichlet
 from opu.environment import environment
+from opu.files import write_json
+from opu.novelty import FOR_IMAGES, Novelty
 from reproduction.paper import domains
 from reproduction.paper.models import Models
 from reproduction.paper.reproduce import QUICK
-from opu.files import write_json
-from opu.novelty import FOR_IMAGES, Novelty
+from reproduction.studies.robust_recipe import _apart, _dirichlet, distilled
+from reproduction.studies.robust_strangers import strangers
+from reproduction.studies.robust_variations import Variation
 
 SIZES = (20, 50, 100, 200, 500, 1000, 2000, 5000)
 RATES = (0.01, 0.05)

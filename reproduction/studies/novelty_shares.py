@@ -16,14 +16,14 @@ import torch
 from sklearn.datasets import load_digits
 
 import opu
-from opu.evaluation import metrics
 from opu.demo.data import Digits
 from opu.demo.run import Settings, distil_student, train_teacher
 from opu.environment import environment
+from opu.evaluation import metrics
 from opu.evaluation.compare import TEACHER_MEASURES
-from opu.prediction import predict_student, predict_teacher
 from opu.files import write_json
 from opu.novelty import negative_log_p
+from opu.prediction import predict_student, predict_teacher
 
 EVALUATED_CLASS = 9
 SHARES = {"1/2": 0.5, "1/4": 0.25, "1/10": 0.1, "1/20": 0.05}

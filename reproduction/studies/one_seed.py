@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 from opu.environment import environment
-from reproduction.paper.reproduce import reproduce
 from opu.files import write_json
+from reproduction.paper.reproduce import reproduce
 
 
 def main() -> None:

@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from opu.evaluation import metrics
-from reproduction.baselines import FactorNoise
 from opu.environment import environment
+from opu.evaluation import metrics
+from opu.files import write_json
 from opu.prediction import predict_student
+from reproduction.baselines import FactorNoise
 from reproduction.paper import classifiers
 from reproduction.paper.domains import Domain, mnist
 from reproduction.paper.prior_networks import PriorNetworkSettings, train_prior_network
-from opu.files import write_json
 
 _CHOSEN = PriorNetworkSettings()
 GRID = {

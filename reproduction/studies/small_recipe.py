@@ -16,14 +16,14 @@ import numpy as np
 import torch
 
 import opu
-from reproduction.studies.novelty_shares import development_digits
 from opu import fidelity
-from opu.evaluation import metrics
 from opu.demo.run import Settings, train_teacher
 from opu.environment import environment
+from opu.evaluation import metrics
 from opu.evaluation.compare import TEACHER_MEASURES
-from opu.prediction import predict_student, predict_teacher
 from opu.files import write_json
+from opu.prediction import predict_student, predict_teacher
+from reproduction.studies.novelty_shares import development_digits
 
 OBJECTIVES = (
     "0.1*kl + 10*mmd",

@@ -15,17 +15,17 @@ from sklearn import datasets
 from torch import Tensor
 
 from opu import measures
-from opu.evaluation import metrics
-from opu.data.tables import Table
 from opu.distributions.dirichlet import Dirichlet
 from opu.environment import environment
+from opu.evaluation import metrics
 from opu.evaluation.compare import TEACHER_MEASURES
-from opu.prediction import predict_teacher
-from reproduction.tabular import setups
-from reproduction.tabular.students import SOUND, distil
 from opu.files import write_json
 from opu.novelty import negative_log_p
+from opu.prediction import predict_teacher
 from opu.teachers import GibbsSettings, SGPMCSettings, Teacher, polya_gamma, sgpmc
+from reproduction.data.tables import Table
+from reproduction.tabular import setups
+from reproduction.tabular.students import SOUND, distil
 
 Scores = dict[str, Tensor]
 

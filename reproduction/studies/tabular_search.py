@@ -17,11 +17,11 @@ import torch
 from opu.distillation.diagnosis import Diverged
 from opu.environment import environment
 from opu.evaluation.compare import assess
+from opu.files import write_json
 from opu.prediction import predict_student
+from opu.teachers import GibbsSettings, Teacher, polya_gamma
 from reproduction.tabular.setups import SETUPS, Prepared, prepare
 from reproduction.tabular.students import PAPER, Recipe, distil
-from opu.files import write_json
-from opu.teachers import GibbsSettings, Teacher, polya_gamma
 
 GRID = [
     replace(PAPER, standardise=standardise, link=link, sgd=sgd, learning_rate=1e-2 if sgd else 1e-3)

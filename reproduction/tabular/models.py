@@ -1,4 +1,4 @@
-"""The rows of tables 3 and 4: a teacher, its rival, and its students, on one prepared data set."""
+"""The rows of tables 3 and 4: a teacher, a baseline, and the teacher's students, on one prepared data set."""
 
 import time
 from collections.abc import Callable
@@ -10,19 +10,19 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from opu import measures
-from reproduction.baselines import compact_approximation
-from opu.distillation.diagnosis import Diverged
+from opu.distillation import Diverged
 from opu.evaluation.compare import TEACHER_MEASURES, assess
-from opu.prediction import Prediction, predict_student, predict_teacher
-from reproduction.tabular.setups import Prepared, Setup
-from reproduction.tabular.students import Recipe, distil, recipes
+from opu.prediction import predict_student, predict_teacher
 from opu.teachers import GibbsSettings, SGPMCSettings, SVGPSettings, Teacher, polya_gamma, sgpmc, svgp
 from opu.timing import median_seconds
+from reproduction.baselines import compact_approximation
+from reproduction.tabular.setups import Prepared, Setup
+from reproduction.tabular.students import StudentPlan, distil, plans
 
 NUM_SAMPLES = 500
 POOL = 5000
 NUM_CHAINS = 2
-STUDENT_MEASURES = (*TEACHER_MEASURES, "negative_log_precision", "novelty")
+STUDENT_MEASURES = (*TEACHER_MEASURES, *measures.named("C", "N"))
 
 
 def run_blr(setup: Setup, data: Prepared) -> dict[str, Any]:
@@ -42,8 +42,8 @@ def run_blr(setup: Setup, data: Prepared) -> dict[str, Any]:
         "PG": _of_teacher(teacher, data) | {"fit_seconds": seconds},
         "CA-PG": _of_teacher(compact, data) | {"fit_seconds": seconds + search_seconds},
     }
-    for added, recipe in recipes("blr", setup).items():
-        rows[f"OPU-PG{added}"] = _of_student(recipe, teacher, data)
+    for added, plan in plans("blr", setup).items():
+        rows[f"OPU-PG{added}"] = _of_student(plan, teacher, data)
     mixing = {what: asdict(found) for what, found in pool.diagnostics.items()}
     return {"rows": rows, "mixing": mixing, "settings": asdict(settings)}
 
@@ -57,19 +57,19 @@ def run_gp(setup: Setup, data: Prepared) -> dict[str, Any]:
     """SGPMC, SVGP and SGPMC's students."""
     settings = SGPMCSettings(num_samples=NUM_SAMPLES)
     teacher, seconds = _timed(lambda: sgpmc(data.x, data.labels, settings))
-    rival, rival_seconds = _timed(lambda: svgp(data.x, data.labels))
+    variational, variational_seconds = _timed(lambda: svgp(data.x, data.labels))
+    trained = {"training": training(variational.elbo, variational.converged), "fit_seconds": variational_seconds}
     rows = {
         "SGPMC": _of_teacher(teacher, data) | {"fit_seconds": seconds},
-        "SVGP": _of_teacher(rival, data)
-        | {"fit_seconds": rival_seconds, "training": training(rival.elbo, rival.converged)},
+        "SVGP": _of_teacher(variational, data) | trained,
     }
-    for added, recipe in recipes("gp", setup).items():
-        rows[f"OPU-SGPMC{added}"] = _of_student(recipe, teacher, data)
+    for added, plan in plans("gp", setup).items():
+        rows[f"OPU-SGPMC{added}"] = _of_student(plan, teacher, data)
     return {"rows": rows, "mixing": asdict(teacher.mixing), "settings": asdict(settings)}
 
 
 def training(elbo: Float[Tensor, " T"], converged: bool) -> dict[str, Any]:
-    """How the bound for each row rose, and whether it had stood still when training ended.
+    """How the evidence bound per row rose, and whether it had converged when training ended.
 
     A step sees a batch, whose bound is noisy; training compares averages over windows of steps, and those are kept.
     """
@@ -79,27 +79,21 @@ def training(elbo: Float[Tensor, " T"], converged: bool) -> dict[str, Any]:
 
 def _of_teacher(teacher: Teacher, data: Prepared) -> dict[str, Any]:
     inside, *outside = (
-        _only(TEACHER_MEASURES, predict_teacher(teacher, x, NUM_SAMPLES)) for x in (data.test, *data.ood.values())
+        predict_teacher(teacher, x, NUM_SAMPLES).only(TEACHER_MEASURES) for x in (data.test, *data.ood.values())
     )
     result = assess(inside, data.test_labels, dict(zip(data.ood, outside, strict=True)))
     return result | {"predict_seconds": _seconds(lambda: measures.mean(teacher(data.test, NUM_SAMPLES)).cpu())}
 
 
-def _of_student(recipe: Recipe, teacher: Teacher, data: Prepared) -> dict[str, Any]:
+def _of_student(plan: StudentPlan, teacher: Teacher, data: Prepared) -> dict[str, Any]:
     try:
-        student, seconds = _timed(lambda: distil(recipe, teacher, data))
-    except Diverged as error:  # as the exp link may; a row without numbers says so
-        return {"diverged": str(error), "recipe": asdict(recipe)}
-    inside, *outside = (
-        _only(STUDENT_MEASURES, predict_student(student, x)) for x in (data.test, *data.ood.values())
-    )
+        student, seconds = _timed(lambda: distil(plan, teacher, data))
+    except Diverged as error:  # as the exp link may; the row then says so and has no numbers
+        return {"diverged": str(error), "plan": asdict(plan)}
+    inside, *outside = (predict_student(student, x).only(STUDENT_MEASURES) for x in (data.test, *data.ood.values()))
     result = assess(inside, data.test_labels, dict(zip(data.ood, outside, strict=True)))
     timed = {"fit_seconds": seconds, "predict_seconds": _seconds(lambda: student(data.test).mean.cpu())}
-    return result | timed | {"recipe": asdict(recipe)}
-
-
-def _only(wanted: tuple[str, ...], answers: Prediction) -> Prediction:
-    return Prediction(answers.probabilities, {m: s for m, s in answers.scores.items() if m in wanted})
+    return result | timed | {"plan": asdict(plan)}
 
 
 def _timed(function: Callable[[], Any]) -> tuple[Any, float]:

@@ -1,4 +1,4 @@
-"""Run tables 3 and 4: every data set, preset and seed by itself, side by side on all cores, each kept when it is there."""
+"""Run tables 3 and 4: every data set, preset and seed in a process of its own; what is there is not made again."""
 
 import json
 import multiprocessing
@@ -16,14 +16,15 @@ import torch
 from rich.console import Console
 from threadpoolctl import threadpool_limits
 
+from opu.devices import choose_device
+from opu.distillation.run_folder import make_folder
 from opu.environment import environment
 from opu.evaluation.compare import trivial_detection
-from opu.devices import choose_device as chosen_device
+from opu.files import rounded, write_json
+from reproduction.settings import check_settings
 from reproduction.tabular import models
 from reproduction.tabular.setups import SETUPS, Prepared, Setup, prepare
-from reproduction.tabular.students import recipes
-from opu.files import plain, rounded, write_json
-from opu.distillation.run_folder import make_folder
+from reproduction.tabular.students import plans
 
 TEACHER = {"blr": "PG", "gp": "SGPMC"}
 RUN: dict[str, Callable[[Setup, Prepared], dict[str, Any]]] = {"blr": models.run_blr, "gp": models.run_gp}
@@ -39,19 +40,19 @@ def reproduce_tabular(
     device: str = "auto",
     console: Console | None = None,
 ) -> list[dict[str, Any]]:
-    """Run a table for some seeds; the records, which also lie in ``out`` as one file per seed.
+    """Run a table for some seeds; return the records, which are also written to ``out``, one file per seed.
 
     Args:
         table: ``blr`` or ``gp``.
         out: Folder for results; what is there already is not made again.
         seeds: Which seeds.
-        rows: Only data sets and presets with one of these texts in their name, such as ``pima`` or ``sound``.
+        rows: Only data sets and presets whose name contains one of these texts, such as ``pima`` or ``standardised``.
         quick: Pima only.
         device: Where Gaussian processes are sampled; logistic regression is sampled on the CPU.
-        console: Where to say how far it is.
+        console: Where progress is printed.
     """
     console = console or Console()
-    where = torch.device("cpu") if table == "blr" else chosen_device(device)
+    where = torch.device("cpu") if table == "blr" else choose_device(device)
     chosen = _select(table, rows, quick)
     folder = out / f"{table}-parts"
     make_folder(folder, resume=True)
@@ -134,10 +135,13 @@ def _there(folder: Path, table: str, setup: Setup, seed: int) -> bool:
     if not path.exists():
         return False
     old = json.loads(path.read_text())
-    made = {name: row["recipe"] for name, row in old["rows"].items() if "recipe" in row}
-    wanted = {f"OPU-{TEACHER[table]}{added}": asdict(recipe) for added, recipe in recipes(table, setup).items()}
-    if old["setup"] != plain(asdict(setup)) or made != plain(rounded(wanted)):
-        raise ValueError(f"{path} was made with other settings; choose another --out, or delete that file.")
+    students = [f"OPU-{TEACHER[table]}{added}" for added in plans(table, setup)]
+    before = {"setup": old["setup"], "plans": {name: old["rows"].get(name, {}).get("plan") for name in students}}
+    now = {"setup": asdict(setup), "plans": dict(zip(students, map(asdict, plans(table, setup).values()), strict=True))}
+    try:
+        check_settings(before, rounded(now))
+    except ValueError as error:
+        raise ValueError(f"{path} was made with other settings: {error}") from error
     return True
 
 

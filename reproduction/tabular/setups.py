@@ -1,5 +1,6 @@
-"""What the tabular experiments run on: how columns are scaled, what the model is, and who the strangers are."""
+"""The data of the tabular experiments: how columns are scaled, what the model is, and which OOD sets there are."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,11 +10,11 @@ from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 from torch import Tensor
 
-from opu.data import tables
+from reproduction.data import tables
 
 Rows = NDArray[np.float64]
-LOADERS = {"pima": tables.pima, "spambase": tables.spambase}
-TEST_SHARE = 0.1
+LOADERS: dict[str, Callable[[], tables.Table]] = {"pima": tables.pima, "spambase": tables.spambase}
+TEST_FRACTION = 0.1
 CLUSTERS = 8
 
 
@@ -21,18 +22,18 @@ CLUSTERS = 8
 class Setup:
     """One data set prepared in one way.
 
-    The paper divides columns by their length and leaves intercept, prior and the units of its strangers open. For logistic
-    regression its numbers do not appear that way. What ``paper`` has here is what came closest to them in a search, and
-    differs between its two tables; ``sound`` is what we would do.
+    The paper divides columns by their length and leaves intercept, prior and the units of its OOD inputs open. For logistic
+    regression its numbers do not appear that way. The preset ``paper`` is what came closest to them in a search, and
+    differs between its two tables; ``standardised`` is what we would do.
 
     Attributes:
         data: ``pima`` or ``spambase``.
-        preset: ``paper`` or ``sound``.
+        preset: ``paper`` or ``standardised``.
         scaling: ``raw``, ``column_norm`` (each column divided by its length over the training rows) or ``standard``.
         intercept: Whether logistic regression has one.
-        prior_variance: Of each coefficient of logistic regression.
-        strangers: ``raw_gaussian`` and ``scaled_gaussian`` are standard normal before and after scaling; ``several`` are
-            the sets of :func:`several_strangers`.
+        prior_variance: Prior variance of each coefficient of logistic regression.
+        ood: ``raw_gaussian`` and ``scaled_gaussian`` are standard normal before and after scaling; ``several`` are the sets
+            of :func:`several_ood_sets`.
     """
 
     data: str
@@ -40,33 +41,33 @@ class Setup:
     scaling: str
     intercept: bool = True
     prior_variance: float = 1.0
-    strangers: str = "several"
+    ood: str = "several"
 
     @property
     def name(self) -> str:
-        """As rows of tables call it."""
+        """The name in tables."""
         return f"{self.data} ({self.preset})"
 
 
 SETUPS = {
     "blr": [
-        Setup("pima", "paper", "column_norm", intercept=False, prior_variance=30.0, strangers="raw_gaussian"),
-        Setup("spambase", "paper", "raw", prior_variance=100.0, strangers="raw_gaussian"),
-        Setup("pima", "sound", "standard"),
-        Setup("spambase", "sound", "standard"),
+        Setup("pima", "paper", "column_norm", intercept=False, prior_variance=30.0, ood="raw_gaussian"),
+        Setup("spambase", "paper", "raw", prior_variance=100.0, ood="raw_gaussian"),
+        Setup("pima", "standardised", "standard"),
+        Setup("spambase", "standardised", "standard"),
     ],
     "gp": [
-        Setup("pima", "paper", "column_norm", strangers="scaled_gaussian"),
-        Setup("spambase", "paper", "column_norm", strangers="scaled_gaussian"),
-        Setup("pima", "sound", "standard"),
-        Setup("spambase", "sound", "standard"),
+        Setup("pima", "paper", "column_norm", ood="scaled_gaussian"),
+        Setup("spambase", "paper", "column_norm", ood="scaled_gaussian"),
+        Setup("pima", "standardised", "standard"),
+        Setup("spambase", "standardised", "standard"),
     ],
 }
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """Scaled rows in three parts, and strangers by name. ``held_out`` is seen by no teacher: it calibrates novelty."""
+    """Scaled rows in three parts, and OOD sets by name. ``held_out`` calibrates novelty; our teachers do not see it."""
 
     x: Float[Tensor, "N F"]
     labels: Tensor
@@ -81,17 +82,23 @@ class Prepared:
         return replace(self, **here, ood={name: x.to(device) for name, x in self.ood.items()})
 
 
-def prepare(setup: Setup, seed: int) -> Prepared:
-    """Shuffle, take a tenth for testing and (but for the paper's preset) a tenth to calibrate on, scale, add strangers."""
+def prepare(setup: Setup, seed: int, table: tables.Table | None = None) -> Prepared:
+    """Shuffle, take a tenth for testing and (but for the paper's preset) a tenth to calibrate on, scale, add OOD sets.
+
+    Args:
+        setup: How to prepare the data.
+        seed: Seed of the split and of the OOD sets.
+        table: A table of one's own; by default the one that the setup names.
+    """
     random = np.random.default_rng(seed)
-    table = LOADERS[setup.data]()
+    table = LOADERS[setup.data]() if table is None else table
     rows, labels = table.features, table.labels
     cluster = None
-    if setup.strangers == "several":
+    if setup.ood == "several":
         outside = held_out_cluster(rows, seed)
         rows, labels, cluster = rows[~outside], labels[~outside], rows[outside]
     order = random.permutation(len(rows))
-    count = round(TEST_SHARE * len(rows))
+    count = round(TEST_FRACTION * len(rows))
     test, held_out, train = order[:count], order[count : 2 * count], order[2 * count :]
     if setup.preset == "paper":
         train = order[count:]  # and held-out rows are among them
@@ -100,11 +107,11 @@ def prepare(setup: Setup, seed: int) -> Prepared:
     def ready(values: Rows) -> Tensor:
         return torch.from_numpy((values - centre) / scale).float()
 
-    if setup.strangers == "several":
-        ood = several_strangers(rows[train], rows[test], random) | {"cluster": cluster}
+    if setup.ood == "several":
+        ood = several_ood_sets(rows[train], rows[test], random) | {"cluster": cluster}
     else:
         normal = random.standard_normal((count, rows.shape[1]))
-        ood = {"gaussian": normal if setup.strangers == "raw_gaussian" else normal * scale + centre}
+        ood = {"gaussian": normal if setup.ood == "raw_gaussian" else normal * scale + centre}
     return Prepared(
         ready(rows[train]),
         torch.from_numpy(labels[train]),
@@ -115,8 +122,8 @@ def prepare(setup: Setup, seed: int) -> Prepared:
     )
 
 
-def several_strangers(train: Rows, test: Rows, random: np.random.Generator) -> dict[str, Rows]:
-    """Strangers that keep more and more of the data.
+def several_ood_sets(train: Rows, test: Rows, random: np.random.Generator) -> dict[str, Rows]:
+    """OOD sets that keep more and more of the data.
 
     ``gaussian`` has the data's mean and covariance and none of its shape; ``permuted`` has the margins of the test rows
     and none of their dependence; in ``shifted`` a third of the columns of each test row lies three to ten standard
@@ -133,15 +140,16 @@ def held_out_cluster(rows: Rows, seed: int) -> NDArray[np.bool_]:
     centre, scale = _scaling("standard", rows)
     found = KMeans(CLUSTERS, n_init=5, random_state=seed).fit((rows - centre) / scale).labels_
     sizes = np.bincount(found, minlength=CLUSTERS)
-    chosen = int(np.abs(sizes - TEST_SHARE * len(rows)).argmin())
+    chosen = int(np.abs(sizes - TEST_FRACTION * len(rows)).argmin())
     member: NDArray[np.bool_] = found == chosen
     return member
 
 
-def _scaling(how: str, train: Rows) -> tuple[Rows, Rows]:
+def _scaling(kind: str, train: Rows) -> tuple[Rows, Rows]:
+    """What is subtracted from each column, and what the difference is divided by."""
     zero, one = np.zeros(train.shape[1]), np.ones(train.shape[1])
-    if how == "raw":
+    if kind == "raw":
         return zero, one
-    if how == "column_norm":
+    if kind == "column_norm":
         return zero, np.linalg.norm(train, axis=0)
     return train.mean(0), train.std(0)

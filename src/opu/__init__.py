@@ -6,10 +6,10 @@ far the two are apart, and :func:`distill` ties the three. Measures turn answers
 
 from opu import augment, fidelity, measures, objectives, students, teachers
 from opu._version import __version__
+from opu.acceleration import optimize
 from opu.cascade import Cascade
 from opu.distillation import Recipe, calibrate, distill
 from opu.distributions import Dirichlet, kernels, kl_divergence, maximum_likelihood, minimum_mmd
-from opu.acceleration import optimize
 from opu.novelty import Novelty
 from opu.students import load
 

@@ -1,5 +1,6 @@
-"""The public doors: what comes in from users is checked here once, and every complaint is one sentence."""
+"""Checks of what users give; each error says what was expected, what came, and what to do."""
 
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -8,12 +9,48 @@ from torch import Tensor
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says in its first line, or its kind where it says nothing."""
+    """The first line of an error's message, or the error's type if it has no message."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
+def optional(package: str, purpose: str, extra: str) -> Any:
+    """Import an optional package, or say which extra of ours installs it.
+
+    Args:
+        package: Name under which it is imported.
+        purpose: What needs it, as the subject of a sentence.
+        extra: Name of the extra.
+    """
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise ImportError(
+            f'{purpose} needs the package {package}; install it with: pip install "one-pass-uncertainty[{extra}]".'
+        ) from error
+
+
+def check_at_least(least: int, **numbers: int) -> None:
+    """Refuse numbers below a bound; each is given by its name."""
+    for name, number in numbers.items():
+        if number < least:
+            raise ValueError(f"{name} must be at least {least}; got {number}.")
+
+
+def check_positive(**numbers: float) -> None:
+    """Refuse numbers that are not positive and finite; each is given by its name."""
+    for name, number in numbers.items():
+        if not 0 < number < float("inf"):
+            raise ValueError(f"{name} must be positive and finite; got {number:g}.")
+
+
 def check_inputs(x: Tensor, what: str = "inputs", first_row: int = 0) -> None:
-    """Refuse inputs that are empty or not finite."""
+    """Refuse inputs that are empty or not finite.
+
+    Args:
+        x: A batch of inputs.
+        what: What the error calls them.
+        first_row: Row number of the first input.
+    """
     if x.ndim > 0 and len(x) == 0:
         raise ValueError(f"{what} must have at least one row; got none. Check the path or the filter that made them.")
     if x.ndim < 2 or x.numel() == 0:
@@ -30,12 +67,12 @@ def check_inputs(x: Tensor, what: str = "inputs", first_row: int = 0) -> None:
 
 
 def check_labels(labels: Tensor, num_rows: int, num_classes: int | None = None) -> tuple[Int64[Tensor, " N"], int]:
-    """Labels as whole numbers, and how many classes there are; or a complaint.
+    """The labels as int64, and the number of classes.
 
     Args:
-        labels: One for each row, ``0 .. K-1``, of any type.
-        num_rows: How many there must be.
-        num_classes: Needed only if a class has no rows.
+        labels: One class ``0 .. K-1`` for each row, of any dtype.
+        num_rows: Expected number of labels.
+        num_classes: Number of classes; needed only if a class has no rows.
     """
     if labels.shape != (num_rows,):
         raise ValueError(
@@ -87,7 +124,7 @@ def check_particles(log_particles: Any, num_rows: int | None = None, num_classes
         )
     if num_classes is not None and shape[2] != num_classes:
         raise ValueError(
-            f"the student answers for {num_classes} classes but the teacher gives particles for {shape[2]}; build the "
+            f"the student predicts {num_classes} classes but the teacher gives particles for {shape[2]}; build the "
             f"student with num_classes={shape[2]}."
         )
     if bool(torch.isnan(log_particles).any()) or bool((log_particles == torch.inf).any()):

@@ -36,4 +36,6 @@ def check_choice(name: str, value: object, choices: Sequence[str], advice: str =
         advice: One more sentence, if there is something to do about it.
     """
     if value not in choices:
-        raise ValueError(f"{name} must be {', '.join(choices[:-1])} or {choices[-1]}; got {value!r}.{advice and ' '}{advice}")
+        raise ValueError(
+            f"{name} must be {', '.join(choices[:-1])} or {choices[-1]}; got {value!r}.{advice and ' '}{advice}"
+        )

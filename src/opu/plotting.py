@@ -1,36 +1,58 @@
-"""Drawing on the simplex, with matplotlib and mpltern (the extra ``plot``)."""
+"""The one module that draws pictures, with matplotlib and mpltern (the extra ``plot``)."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from numpy.typing import NDArray
+from sklearn.metrics import roc_curve
+from torch import Tensor, nn
 
+from opu import measures
 from opu.distributions.dirichlet import Dirichlet
-
-try:
-    import mpltern  # noqa: F401 - registers the ternary projection
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-except ImportError as error:  # pragma: no cover - the tests run with the extra installed
-    raise ImportError('pictures need matplotlib and mpltern; install them with: pip install "opu[plot]".') from error
+from opu.prediction import Scores
+from opu.teachers import Teacher
 
 INK, TEACHER, STUDENT = "#222222", "#3b6ea5", "#d9722e"
+NUM_WORST = 4
+CAPTION = (
+    "dots: 500 Monte-Carlo particles of the teacher       shading: the student's Dirichlet from one pass, "
+    "regions of 50, 80 and 95 %"
+)
+
+
+def missing() -> str | None:
+    """How to install what pictures need; None if it is installed."""
+    try:
+        import matplotlib  # noqa: F401
+        import mpltern  # noqa: F401 - registers the ternary projection
+    except ImportError as error:
+        return f'Pictures need {error.name}; install it with: pip install "one-pass-uncertainty[plot]".'
+    return None
 
 
 def figure(width: float, height: float) -> Any:
-    """An empty figure that no window system sees."""
+    """An empty figure that needs no window system."""
+    if (advice := missing()) is not None:
+        raise ImportError(advice)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     drawing = Figure(figsize=(width, height), dpi=150, facecolor="white")
     FigureCanvasAgg(drawing)
     return drawing
 
 
 def finish(drawing: Any, path: Path) -> None:
-    """Write the figure."""
+    """Write a figure to a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     drawing.savefig(path, bbox_inches="tight")
+
+
+# The simplex
 
 
 def draw_simplex(
@@ -45,11 +67,11 @@ def draw_simplex(
     Summing classes turns a Dirichlet into a Dirichlet of the summed concentrations, so nothing is approximated.
 
     Args:
-        axes: With the ternary projection.
-        log_particles: Of one input.
-        q: The answer to it, a batch of one.
-        corners: The classes at the left and at the right; the two likeliest ones unless given.
-        colour: Of the particles.
+        axes: Axes with the ternary projection.
+        log_particles: The particles of one input.
+        q: The predicted Dirichlet, a batch of one.
+        corners: The classes at the left and at the right; by default the two most probable ones.
+        colour: The colour of the particles.
     """
     first, second = corners or log_particles.exp().mean(0).topk(2).indices.tolist()
     others = set(range(q.num_classes)) - {first, second}
@@ -105,3 +127,176 @@ def _grid(steps: int) -> np.ndarray[Any, np.dtype[np.float64]]:
     points = np.clip(points, 1e-6, None)
     unique: np.ndarray[Any, np.dtype[np.float64]] = np.unique(points / points.sum(-1, keepdims=True), axis=0)
     return unique
+
+
+@torch.no_grad()
+def draw_inputs(path: Path, chosen: Mapping[str, Tensor], teacher: Teacher, student: nn.Module) -> None:
+    """Images by title, and below each the teacher's particles with the student's density over them."""
+    drawing = figure(10.5, 4.9)
+    grid = drawing.add_gridspec(2, len(chosen), height_ratios=(1, 3.4), top=0.92, bottom=0.1, hspace=0.0, wspace=0.3)
+    for place, (title, x) in enumerate(chosen.items()):
+        image = drawing.add_subplot(grid[0, place])
+        image.imshow(x[0], cmap="gray", vmin=-1, vmax=1)
+        image.set_axis_off()
+        image.set_title(title, color=INK, fontsize=12)
+        axes = drawing.add_subplot(grid[1, place], projection="ternary")
+        draw_simplex(axes, teacher(x.unsqueeze(0), 500)[:, 0], student(x.unsqueeze(0)))
+    drawing.text(0.5, 0.02, CAPTION, ha="center", color=INK, fontsize=9)
+    finish(drawing, path)
+
+
+# Scores: in-distribution against OOD
+
+
+def draw_histograms(path: Path, scores: Mapping[str, Mapping[str, Scores]]) -> None:
+    """Novelty of in-distribution test inputs against that of each OOD set."""
+    sets = [name for name in scores if name != "test"]
+    drawing = figure(3.1 * len(sets), 2.9)
+    inside = scores["test"]["student"]["novelty"]
+    for place, name in enumerate(sets):
+        axes = drawing.add_subplot(1, len(sets), place + 1)
+        outside, title = scores[name]["student"]["novelty"], name.replace("_", " ")
+        bins = np.linspace(0, max(inside.max(), np.quantile(outside, 0.99)), 40)
+        axes.hist(inside, bins, color=TEACHER, alpha=0.75, density=True, label="in-distribution")
+        axes.hist(np.clip(outside, 0, bins[-1]), bins, color=STUDENT, alpha=0.6, density=True, label=title)
+        axes.set_title(title, color=INK, fontsize=10)
+        axes.set_xlabel("novelty N")
+        axes.set_yticks([])
+        if place == 0:
+            axes.legend(frameon=False, fontsize=8)
+    drawing.tight_layout()
+    finish(drawing, path)
+
+
+def draw_roc(path: Path, metrics: Mapping[str, Any], scores: Mapping[str, Mapping[str, Scores]]) -> None:
+    """ROC curves of the student's novelty and of the teacher's entropy, for each OOD set."""
+    sets = [name for name in scores if name != "test"]
+    drawing = figure(3.1 * len(sets), 3.2)
+    entropy, novelty = measures.named("E", "N")
+    curves = (
+        ("teacher", entropy, "teacher E, 500 passes", TEACHER),
+        ("student", novelty, "student N, one pass", STUDENT),
+    )
+    for place, name in enumerate(sets):
+        axes = drawing.add_subplot(1, len(sets), place + 1)
+        for model, measure, label, colour in curves:
+            inside, outside = scores["test"][model][measure], scores[name][model][measure]
+            positive = np.repeat([0, 1], [len(inside), len(outside)])
+            false_rate, true_rate, _ = roc_curve(positive, np.concatenate([inside, outside]))
+            area = metrics["ood"][name][model][measure]["auroc"]
+            axes.plot(100 * false_rate, 100 * true_rate, color=colour, label=f"{label}: {area:.1f}")
+        axes.plot([0, 100], [0, 100], color="0.8", linewidth=0.8, zorder=0)
+        axes.set_title(name.replace("_", " "), color=INK, fontsize=10)
+        axes.set_xlabel("in-distribution inputs flagged, %")
+        if place == 0:
+            axes.set_ylabel("OOD inputs found, %")
+        axes.legend(frameon=False, fontsize=8, loc="lower right", title="AUROC", title_fontsize=8)
+    drawing.tight_layout()
+    finish(drawing, path)
+
+
+# Calibration
+
+
+def draw_calibration(
+    path: Path, probabilities: NDArray[np.float64], truth: NDArray[np.int64], p_values: NDArray[np.float64]
+) -> None:
+    """How often predictions of a given probability come true, and the p-values of held-out rows, which should be uniform."""
+    drawing = figure(9.0, 4.2)
+    left, right = drawing.subplots(1, 2)
+    sure, correct = probabilities.max(-1), probabilities.argmax(-1) == truth
+    edges = np.quantile(sure, np.linspace(0, 1, 11))
+    bins = np.clip(np.searchsorted(edges, sure, side="right") - 1, 0, 9)
+    points = [(sure[bins == b].mean(), correct[bins == b].mean()) for b in range(10) if (bins == b).any()]
+    least = 1 / probabilities.shape[1]
+    left.plot([least, 1], [least, 1], color=INK, linewidth=0.8, linestyle=":")
+    left.plot(*zip(*points, strict=True), marker="o", color=STUDENT)
+    left.set_xlabel("probability of the predicted class")
+    left.set_ylabel("fraction that is right")
+    if np.isfinite(p_values).all():  # novelty is not calibrated on a handful of rows
+        right.hist(p_values, np.linspace(0, 1, 21), density=True, color=STUDENT)
+        right.axhline(1, color=INK, linewidth=0.8, linestyle=":")
+    right.set_xlabel("novelty p-value of rows not seen in fitting")
+    right.set_ylabel("density; uniform is 1")
+    finish(drawing, path)
+
+
+def draw_reliability(axes: Any, bins: Mapping[str, list[list[float]]]) -> None:
+    """A reliability diagram: confidence, accuracy and count of each bin, by model."""
+    axes.plot([0, 1], [0, 1], color=INK, linewidth=0.8)
+    for model, colour in (("teacher", TEACHER), ("student", STUDENT)):
+        confidence, accuracy, count = ([each[place] for each in bins.get(model, [])] for place in range(3))
+        axes.plot(confidence, accuracy, color=colour, linewidth=0.8, alpha=0.6)
+        # Bins of a few inputs say little, and should look it.
+        axes.scatter(confidence, accuracy, s=[4 + 4 * n**0.5 for n in count], color=colour, label=model)
+    axes.set_xlim(0, 1.04)
+    axes.set_ylim(-0.03, 1.06)
+    axes.set_xlabel("confidence" if bins else "confidence (no labels were given)")
+    axes.set_ylabel("accuracy")
+    axes.set_title("Calibration", color=INK, fontsize=10)
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
+
+
+# Fidelity
+
+
+def draw_fidelity(path: Path, found: Any, student: nn.Module, inputs: Tensor, teacher: Teacher) -> None:
+    """A fidelity report: above the whole, below the inputs where the student is furthest from the best Dirichlet.
+
+    Args:
+        path: The file.
+        found: The report, an :class:`opu.fidelity.Fidelity`.
+        student: Predicts a Dirichlet.
+        inputs: The inputs of the report.
+        teacher: Gives their particles.
+    """
+    drawing = figure(11.0, 6.2)
+    above = drawing.add_gridspec(1, 3, top=0.94, bottom=0.56, wspace=0.32)
+    _distances(drawing.add_subplot(above[0]), found)
+    _agreement(drawing.add_subplot(above[1]), found)
+    bins = {model: each["bins"] for model, each in found.summary.get("calibration", {}).items()}
+    draw_reliability(drawing.add_subplot(above[2]), bins)
+    below = drawing.add_gridspec(1, NUM_WORST, top=0.42, bottom=0.02)
+    for place, index in enumerate(found.worst(min(NUM_WORST, len(inputs)))):
+        _worst(drawing, below[place], index, student, inputs, teacher, found)
+    finish(drawing, path)
+
+
+def _distances(axes: Any, found: Any) -> None:
+    names = ("noise", "family", "amortisation", "total")
+    values = [getattr(found.gaps, name).cpu().numpy() for name in names]
+    axes.boxplot(values, orientation="horizontal", whis=(5, 95), showfliers=False, medianprops={"color": STUDENT})
+    axes.set_yticks(range(1, len(names) + 1), names)
+    axes.set_xlabel("MMD (boxes: quartiles; whiskers: 5 and 95 %)")
+    axes.set_title("Where the distance comes from", color=INK, fontsize=10)
+
+
+def _agreement(axes: Any, found: Any) -> None:
+    theirs, ours = (found.mutual_information[model].cpu().numpy() for model in ("teacher", "student"))
+    axes.plot(theirs, ours, ".", color=TEACHER, markersize=2, alpha=0.4)
+    largest = max(float(theirs.max()), float(ours.max()), 1e-6)
+    axes.plot([0, largest], [0, largest], color=INK, linewidth=0.8)
+    axes.set_xlabel("teacher")
+    axes.set_ylabel("student")
+    axes.set_title("Mutual information", color=INK, fontsize=10)
+
+
+@torch.no_grad()
+def _worst(
+    drawing: Any, place: Any, index: int, student: nn.Module, inputs: Tensor, teacher: Teacher, found: Any
+) -> None:
+    one = inputs[index : index + 1]
+    q, log_particles = student(one), teacher(one, found.summary["num_particles"])
+    title = f"input {index}: {float(found.gaps.amortisation[index]):.2f} beyond the best"
+    if q.num_classes < 3:
+        axes = drawing.add_subplot(place)
+        axes.hist(log_particles[:, 0, 1].exp().cpu().numpy(), bins=30, density=True, color=TEACHER, alpha=0.6)
+        grid = torch.linspace(0.002, 0.998, 200, dtype=torch.float64)
+        density = q.log_prob(torch.stack([1 - grid, grid], -1).log()[:, None]).exp()[:, 0]
+        axes.plot(grid.numpy(), density.cpu().numpy(), color=STUDENT)
+        axes.set_yticks([])
+        axes.set_xlabel("probability of class 1")
+    else:
+        axes = drawing.add_subplot(place, projection="ternary")
+        draw_simplex(axes, log_particles[:, 0].cpu(), q)
+    axes.set_title(title, color=INK, fontsize=9)

@@ -81,4 +81,6 @@ def _of_dirichlet(q: Dirichlet, novelty: Novelty | None) -> Prediction:
 def _joined(parts: list[Prediction]) -> Prediction:
     scores = {name: np.concatenate([part.scores[name] for part in parts]) for name in parts[0].scores}
     found = [part.p_values for part in parts if part.p_values is not None]
-    return Prediction(torch.cat([part.probabilities for part in parts]), scores, np.concatenate(found) if found else None)
+    return Prediction(
+        torch.cat([part.probabilities for part in parts]), scores, np.concatenate(found) if found else None
+    )

@@ -1,4 +1,4 @@
-"""Seconds of a call, for ratios within one run."""
+"""Seconds of a call, with the GPU's work included."""
 
 import statistics
 import time
@@ -13,15 +13,19 @@ def median_seconds(function: Callable[[], object], repeats: int) -> float:
         function()
     seconds = []
     for _ in range(repeats):
-        wait()
-        began = time.perf_counter()
+        began = now()
         function()
-        wait()
-        seconds.append(time.perf_counter() - began)
+        seconds.append(now() - began)
     return statistics.median(seconds)
 
 
+def now() -> float:
+    """Seconds on a clock, read when all work on the GPU is done."""
+    wait()
+    return time.perf_counter()
+
+
 def wait() -> None:
-    """For a GPU, which works on after a call has returned."""
+    """Wait for the GPU, which works on after a call has returned."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()

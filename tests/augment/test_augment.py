@@ -12,12 +12,12 @@ from scipy import stats
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
-from opu.checks import check_inputs
 from opu.augment import augment, chain, default_transform, features, images, one_of
-from opu.inputs import as_rows
 from opu.augment.features import noise, permuted_columns, scaled_about_centre
 from opu.augment.images import affine, intensity, pixel_noise, shuffled_patches, smooth_noise
 from opu.augment.transforms import mixup
+from opu.checks import check_inputs
+from opu.inputs import as_rows
 
 laws = settings(deadline=None, max_examples=40, derandomize=True)
 seeds = st.integers(0, 2**32 - 1)

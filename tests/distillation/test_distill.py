@@ -344,9 +344,7 @@ def test_a_teacher_that_is_surer_than_the_link_allows_gives_a_warning(inputs, li
 def test_a_run_does_not_go_on_with_another_link(teacher, inputs, tmp_path):
     run(teacher, inputs, out=tmp_path / "run")
     student = opu.students.mlp(4, 3, (16,), link="sigmoid")
-    with pytest.raises(
-        ValueError, match=r"link was .*softsign\(-2.0, 7.0\).* and is .*bounded\(-2.0, 7.0\).* now"
-    ):
+    with pytest.raises(ValueError, match=r"link was .*softsign\(-2.0, 7.0\).* and is .*bounded\(-2.0, 7.0\).* now"):
         opu.distill(
             teacher,
             student,

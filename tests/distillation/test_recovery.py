@@ -6,7 +6,7 @@ import torch
 import opu
 from opu import Dirichlet
 from opu.distributions.kernels import RBF, Exponential, Polynomial
-from opu.objectives import CriticEMD, ExactMMD, ForwardKL, SampledMMD, Sinkhorn, ClippedKL
+from opu.objectives import ClippedKL, CriticEMD, ExactMMD, ForwardKL, SampledMMD, Sinkhorn
 
 TRUTH = torch.tensor([8.0, 3.0, 1.0])
 

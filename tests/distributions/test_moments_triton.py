@@ -5,9 +5,9 @@ import sys
 import pytest
 import torch
 
+from opu.cuda_graph import WARM_UP, CudaGraph
 from opu.distributions import moments
 from opu.distributions.dirichlet import Dirichlet
-from opu.cuda_graph import WARM_UP, CudaGraph
 from opu.distributions.kernels import Exponential, Polynomial
 from opu.distributions.moments import LONGEST, _has_kernels, kernel_to_points, kernel_within
 from opu.objectives import ExactMMD
@@ -43,7 +43,7 @@ def agree(count, batch, num_classes, dtype, coefficients):
     points[0, 0] = torch.nn.functional.one_hot(torch.tensor(1), num_classes)
     logits = 3 * torch.randn(batch, num_classes, dtype=torch.float64)
     log_precision = torch.linspace(-8, 15, batch, dtype=torch.float64)
-    # Beside the value's own size: where a gradient is the difference of two that are alike, only that much is left of it.
+    # Relative to the value's size: a gradient that is a difference of two close numbers is no more exact than that.
     rtol, atol = (1e-10, 1e-13) if dtype == torch.float64 else (1e-4, 1e-6)
     layouts = (points, points.contiguous(), points.mT.contiguous().mT) if num_classes == 10 else (points,)
     for layout in layouts:
@@ -54,16 +54,16 @@ def agree(count, batch, num_classes, dtype, coefficients):
 
 
 @pytest.mark.gpu
-def test_a_recording_of_them_answers_other_inputs():
+def test_a_cuda_graph_of_them_takes_other_inputs():
     def gradient(logits, log_precision, log_particles):
         leaves = logits.detach().requires_grad_(), log_precision.detach().requires_grad_()
         value = ExactMMD()(logits, log_particles, Dirichlet.from_logits(*leaves))
         return torch.cat([value.detach(), *(each.flatten() for each in torch.autograd.grad(value.sum(), leaves))])
 
-    recording = CudaGraph(gradient)
+    graph = CudaGraph(gradient)
     for _ in range(WARM_UP + 3):
         inputs = torch.randn(7, 10), torch.randn(7), torch.randn(20, 7, 10).log_softmax(-1)
-        found = recording(*(each.cuda() for each in inputs)).cpu()
+        found = graph(*(each.cuda() for each in inputs)).cpu()
         torch.testing.assert_close(found, gradient(*inputs), rtol=1e-4, atol=1e-6)
 
 
@@ -83,8 +83,8 @@ def test_a_cpu_has_none():
 def test_a_triton_that_does_not_work_costs_a_warning(monkeypatch):
     monkeypatch.setattr(moments, "find_spec", lambda name: object())
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setitem(sys.modules, "opu.distributions.moments_triton", None)  # so that its import fails, as its first launch may
-    moments._triton_is_for.cache_clear()
-    with pytest.warns(UserWarning, match="Triton does not work here .* slower way"):
-        assert not moments._triton_is_for(torch.device("cpu"))
-    moments._triton_is_for.cache_clear()
+    monkeypatch.setitem(sys.modules, "opu.distributions.moments_triton", None)  # its import fails, as its launch may
+    moments._triton_works_on.cache_clear()
+    with pytest.warns(UserWarning, match="Triton does not work here .* uses PyTorch"):
+        assert not moments._triton_works_on(torch.device("cpu"))
+    moments._triton_works_on.cache_clear()

@@ -11,9 +11,9 @@ from scipy import optimize, special, stats
 from torch import Tensor
 
 from opu.distributions.dirichlet import Dirichlet
-from opu.distributions.pointwise import LARGEST_LOG_PRECISION, maximum_likelihood, minimise_rows, minimum_mmd
 from opu.distributions.kernels import Exponential, Kernel, Polynomial
 from opu.distributions.moments import kernel_between, kernel_to_points
+from opu.distributions.pointwise import LARGEST_LOG_PRECISION, maximum_likelihood, minimise_rows, minimum_mmd
 from opu.objectives import ExactMMD, squared_mmd_between
 
 laws = settings(deadline=None, max_examples=30, derandomize=True, phases=(Phase.explicit, Phase.generate))

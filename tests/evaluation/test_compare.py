@@ -10,8 +10,8 @@ from sklearn import metrics as sk
 from torch import Tensor
 
 from opu import measures, students
-from opu.evaluation import compare as evaluate
 from opu.distillation.loop import calibrate
+from opu.evaluation import compare as evaluate
 from opu.evaluation.metrics import aurc, brier_score, calibration_error
 from opu.evaluation.trivial import trivial_scores
 

@@ -5,11 +5,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath.ctx_mp import MPContext
+from opu.export.answers import CALIBRATED, PLAIN, Measures, NegativeLogP, Prediction
 
 import opu
 from opu import measures
 from opu.distributions.dirichlet import Dirichlet
-from opu.export.answers import CALIBRATED, PLAIN, Prediction, Measures, NegativeLogP
 from opu.export.gamma import HIGHEST, LOWEST, Table
 from opu.novelty import FOR_IMAGES, FOR_TABLES, Novelty, negative_log_p
 

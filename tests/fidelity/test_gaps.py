@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opu.distributions.dirichlet import Dirichlet
-from opu.fidelity import gaps
-from opu.distributions.pointwise import minimum_mmd
 from opu.distributions.kernels import Exponential, Polynomial
+from opu.distributions.pointwise import minimum_mmd
+from opu.fidelity import gaps
 
 
 def clouds(num_inputs, num_classes, num_particles, spread, seed):

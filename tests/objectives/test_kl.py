@@ -15,7 +15,7 @@ from opu.distributions.dirichlet import Dirichlet, kl_divergence
 from opu.distributions.kernels import Polynomial
 from opu.objectives.base import BaseObjective, Objective, WeightedSum
 from opu.objectives.exact_mmd import ExactMMD
-from opu.objectives.kl import CrossEntropy, ForwardKL, ClippedKL
+from opu.objectives.kl import ClippedKL, CrossEntropy, ForwardKL
 
 mp = MPContext()
 mp.dps = 50

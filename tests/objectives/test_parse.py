@@ -9,13 +9,13 @@ from opu.distributions.dirichlet import Dirichlet
 from opu.distributions.kernels import Exponential, Polynomial
 from opu.objectives import (
     NAMES,
+    ClippedKL,
     CriticEMD,
     CrossEntropy,
     ExactMMD,
     ForwardKL,
     SampledMMD,
     Sinkhorn,
-    ClippedKL,
     WeightedSum,
     default,
     parse,

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from opu import Dirichlet, distill, kl_divergence, measures
-from reproduction.baselines import CategoricalStudent, ConcentrationStudent, FactorNoise, prior_network_loss
 from opu.objectives import CrossEntropy
+from reproduction.baselines import CategoricalStudent, ConcentrationStudent, FactorNoise, prior_network_loss
 
 
 def test_a_categorical_student_is_its_softmax_and_sits_in_a_point():

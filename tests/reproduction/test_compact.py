@@ -5,9 +5,9 @@ import itertools
 import pytest
 import torch
 
+from opu.teachers import LogisticSamples
 from reproduction.baselines import best_group, compact_approximation
 from reproduction.baselines.compact import _main_directions, _random_groups
-from opu.teachers import LogisticSamples
 
 
 def particles(num_samples, num_rows=12, num_classes=3):

@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 import torch
 from laplace import Laplace
+from reproduction.comparison.table import SETS, comparison_table, show
 from rich.console import Console
 from scipy.stats import multivariate_normal
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from reproduction.paper.models import Models
 from reproduction.comparison import METHODS, run_comparison
 from reproduction.comparison import laplace as module
 from reproduction.comparison.bounded import BoundedSpectralNorm, with_bounded_layers, without_bounds
 from reproduction.comparison.deep import LENT, DensityOfFeatures, RandomFeaturesGP
 from reproduction.comparison.methods import best_temperature
-from reproduction.comparison.table import SETS, comparison_table, show
+from reproduction.paper.models import Models
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 import pytest
 
-from reproduction.studies.mnist_small import run
 from opu.evaluation.compare import TEACHER_MEASURES
+from reproduction.studies.mnist_small import run
 
 
 @pytest.mark.slow

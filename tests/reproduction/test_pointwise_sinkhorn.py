@@ -3,8 +3,8 @@
 import torch
 
 from opu import Dirichlet, maximum_likelihood
-from reproduction.paper.pointwise_sinkhorn import minimum_sinkhorn
 from opu.objectives.sinkhorn import sinkhorn_divergence
+from reproduction.paper.pointwise_sinkhorn import minimum_sinkhorn
 
 
 def distance(q, log_particles):

@@ -12,17 +12,17 @@ from dataclasses import replace
 
 import pytest
 import torch
+from reproduction.paper.table import show
 from rich.console import Console
 
 from opu.cli import main
 from opu.distillation.diagnosis import Diverged
+from opu.teachers import LangevinSettings
 from reproduction.paper import reproduce as module
 from reproduction.paper.domains import Domain, held_out_classes
 from reproduction.paper.models import Models, Scale
 from reproduction.paper.presets import PRESETS
 from reproduction.paper.reproduce import reproduce
-from reproduction.paper.table import show
-from opu.teachers import LangevinSettings
 
 TINY = Scale(
     "quick",

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 import torch
+from reproduction.tabular.table import beside_the_paper, bound, detection, gaps, mixing, show, speed
 from rich.console import Console
 
 from reproduction.tabular import reproduce as module
 from reproduction.tabular.models import spaced, training
 from reproduction.tabular.reproduce import reproduce_tabular
-from reproduction.tabular.table import beside_the_paper, bound, detection, gaps, mixing, show, speed
 
 
 @pytest.mark.slow

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 import opu
+from opu.objectives import CriticEMD, ForwardKL, SampledMMD, Sinkhorn, default
 from reproduction.paper import classifiers, paper, rows
 from reproduction.paper.presets import PRESETS, Clamped, objective
-from opu.objectives import CriticEMD, ForwardKL, SampledMMD, Sinkhorn, default
 
 
 def test_networks_have_the_paper_s_sizes():

@@ -2,9 +2,8 @@
 
 import io
 
-from rich.console import Console
-
 from reproduction.paper.table import as_markdown, beside_the_paper, detection, goal, show
+from rich.console import Console
 
 TIMES = {"seconds": {"mc_dropout": {"naive_loop": 2.0}, "opu": {"one_pass": 0.004}, "bdk": {"one_pass": 0.002}}}
 

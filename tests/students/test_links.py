@@ -10,7 +10,7 @@ from mpmath.ctx_mp import MPContext
 
 import opu
 from opu import students
-from opu.students import Sigmoid, Exp, Softsign, Softplus
+from opu.students import Exp, Sigmoid, Softplus, Softsign
 from opu.students.links import bounds_for, parse_link
 
 mp = MPContext()

@@ -94,7 +94,7 @@ def test_what_is_not_a_tensor_is_refused():
 
 def test_another_number_of_classes_than_the_students_is_refused():
     check_particles(LOG_P, num_rows=5, num_classes=3)
-    with pytest.raises(ValueError, match=r"the student answers for 4 classes .* build the student with num_classes=3"):
+    with pytest.raises(ValueError, match=r"the student predicts 4 classes .* build the student with num_classes=3"):
         check_particles(LOG_P, num_classes=4)
 
 

@@ -5,6 +5,8 @@ import math
 import gpytorch
 import pytest
 import torch
+from opu.teachers.gp_laplace import SparsePosterior, evidence, find_mode, laplace
+from opu.teachers.gp_likelihood import expected_curvature, expected_log_likelihood, nodes
 from scipy.integrate import quad
 
 from opu.teachers.gp_kernel import (
@@ -16,8 +18,6 @@ from opu.teachers.gp_kernel import (
     rbf,
     whitened_features,
 )
-from opu.teachers.gp_laplace import SparsePosterior, evidence, find_mode, laplace
-from opu.teachers.gp_likelihood import expected_curvature, expected_log_likelihood, nodes
 
 HYPER = torch.tensor([0.2, 0.7]).double()
 

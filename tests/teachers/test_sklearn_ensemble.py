@@ -7,7 +7,7 @@ from sklearn.ensemble import BaggingClassifier, GradientBoostingClassifier, Rand
 from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
 
-from opu.sklearn import SklearnEnsemble, OnePassClassifier
+from opu.sklearn import OnePassClassifier, SklearnEnsemble
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The one door to a student that answers as fast as this machine can."""
+"""Acceleration: a student's predictions by the fastest backend of this machine."""
 
 from opu.acceleration.optimize import Optimized, optimize
 

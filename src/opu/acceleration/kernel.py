@@ -1,23 +1,27 @@
-"""The kernel of :mod:`opu.acceleration.fused`. Triton comes with torch for CUDA; elsewhere this file is not imported."""
+"""The Triton kernel of :mod:`opu.acceleration.fused`.
+
+Triton comes with torch for CUDA; on other machines this file is not imported.
+"""
 
 from typing import no_type_check
 
 import triton
 import triton.language as tl
 
-# 64 rows for every four warps, which then share no columns: with more warps a small piece of columns would be split
-# between them, and Triton 3.6 was seen to compute that wrongly.
+# Four warps for every 64 rows, so that no two warps share columns: Triton 3.6 was seen to compute wrongly where a small
+# block of columns was split between warps.
 CONFIGS = [
     triton.Config({"ROWS": rows, "STEP": step}, num_warps=rows // 16, num_stages=stages)
     for rows, step, stages in ((64, 32, 4), (64, 64, 3), (128, 32, 3), (128, 32, 4), (128, 64, 3))
 ]
 
 
-# A piece starts behind all larger ones, which are the higher binary digits of the width.
+# Blocks are ordered by size, the largest first. A block of size SOME exists if the width has that binary digit, and it
+# starts behind all larger ones, which are the higher digits.
 @triton.jit
 @no_type_check
 def _product(total, a, weight, before, SOME: tl.constexpr, WHOLE: tl.constexpr):
-    """What some of the hidden units before add to a piece of those behind, where the width has that piece."""
+    """Add what some units of the layer before contribute to one block of hidden units."""
     if WHOLE & SOME:
         start: tl.constexpr = WHOLE & (512 - 2 * SOME)
         total = tl.dot(a, tl.load(weight + before[:, None] * WHOLE + start + tl.arange(0, SOME)[None, :]), total)
@@ -26,15 +30,15 @@ def _product(total, a, weight, before, SOME: tl.constexpr, WHOLE: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def _answer(answer, total, bias, head, SOME: tl.constexpr, WHOLE: tl.constexpr, PADDED: tl.constexpr):
-    """What a piece of the last hidden units adds to the answers of the heads."""
+def _heads(outputs, total, bias, head, SOME: tl.constexpr, WHOLE: tl.constexpr, PADDED: tl.constexpr):
+    """Add what one block of hidden units contributes to the head's outputs."""
     if WHOLE & SOME:
         start: tl.constexpr = WHOLE & (512 - 2 * SOME)
         here, columns = start + tl.arange(0, SOME), tl.arange(0, PADDED)
         total += tl.load(bias + here)[None, :]
         hidden = tl.where(total < 0, 0.0, total).to(head.dtype.element_ty)
-        answer = tl.dot(hidden, tl.load(head + here[:, None] * PADDED + columns[None, :]), answer)
-    return answer
+        outputs = tl.dot(hidden, tl.load(head + here[:, None] * PADDED + columns[None, :]), outputs)
+    return outputs
 
 
 @triton.autotune(CONFIGS, key=["about", "WIDTH", "CLASSES"])
@@ -62,13 +66,15 @@ def last_layers(
     ROWS: tl.constexpr,
     STEP: tl.constexpr,
 ):
-    """The mean or the log-precision of some rows; without slow bounds, what the link makes a log-precision of.
+    """Compute the last hidden layer and the head of one network for ROWS inputs.
 
-    ``units`` come as the layer before leaves them, without ReLU. They are read once: every hidden unit
-    behind them is summed in the same loop. A block must have a power of two as its size, so that WHOLE, the width up to
-    the next multiple of 16, is taken by its binary digits, and 400 costs no more than 256 + 128 + 16. Weights come with
-    zeros behind them, DEEP rows and WHOLE columns. ``about`` is the size of a batch by its binary digits, for each of which
-    the settings are chosen once.
+    Even programs write the mean and its logarithm. Odd programs write the log-precision; with a link other than softsign,
+    they write the head's output, and the link is applied afterwards.
+
+    ``units`` are the outputs of the layer before, without ReLU. One loop reads them once and sums all hidden units. Triton's
+    blocks have powers of two as sizes, so the hidden units are split by the binary digits of WHOLE, the width rounded up to
+    a multiple of 16: 400 units are blocks of 256, 128 and 16. Weights are padded with zeros to DEEP rows and WHOLE
+    columns. ``about`` is the number of binary digits of the batch size; the fastest configuration is chosen once for each.
     """
     network = tl.program_id(0) % 2  # 0 gives the mean, 1 the precision
     rows = (tl.program_id(0) // 2) * ROWS + tl.arange(0, ROWS)
@@ -90,25 +96,25 @@ def last_layers(
         total64 = _product(total64, a, weight, before, 64, WHOLE)
         total32 = _product(total32, a, weight, before, 32, WHOLE)
         total16 = _product(total16, a, weight, before, 16, WHOLE)
-    answer = tl.zeros((ROWS, PADDED), dtype=tl.float32)
-    answer = _answer(answer, total256, bias, head, 256, WHOLE, PADDED)
-    answer = _answer(answer, total128, bias, head, 128, WHOLE, PADDED)
-    answer = _answer(answer, total64, bias, head, 64, WHOLE, PADDED)
-    answer = _answer(answer, total32, bias, head, 32, WHOLE, PADDED)
-    answer = _answer(answer, total16, bias, head, 16, WHOLE, PADDED)
+    outputs = tl.zeros((ROWS, PADDED), dtype=tl.float32)
+    outputs = _heads(outputs, total256, bias, head, 256, WHOLE, PADDED)
+    outputs = _heads(outputs, total128, bias, head, 128, WHOLE, PADDED)
+    outputs = _heads(outputs, total64, bias, head, 64, WHOLE, PADDED)
+    outputs = _heads(outputs, total32, bias, head, 32, WHOLE, PADDED)
+    outputs = _heads(outputs, total16, bias, head, 16, WHOLE, PADDED)
     columns = tl.arange(0, PADDED)
-    answer += tl.load(head_bias + network * PADDED + columns)[None, :]
+    outputs += tl.load(head_bias + network * PADDED + columns)[None, :]
     inside = rows < num_rows
     if network == 0:
         shown = columns < CLASSES
-        logits = tl.where(shown[None, :], answer, float("-inf"))
+        logits = tl.where(shown[None, :], outputs, float("-inf"))
         shifted = logits - tl.max(logits, 1)[:, None]
         normalised = shifted - tl.log(tl.sum(tl.exp(shifted), 1))[:, None]
         places, written = rows[:, None] * CLASSES + columns[None, :], inside[:, None] & shown[None, :]
         tl.store(log_mean + places, normalised, mask=written)
         tl.store(mean + places, tl.exp(normalised), mask=written)
     else:
-        precision = tl.sum(tl.where(columns[None, :] == 0, answer, 0.0), 1)
+        precision = tl.sum(tl.where(columns[None, :] == 0, outputs, 0.0), 1)
         if SOFTSIGN:
             precision = low + span * (1 + precision / (1 + tl.abs(precision))) / 2
         tl.store(log_precision + rows, precision, mask=inside)

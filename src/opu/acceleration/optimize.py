@@ -1,4 +1,4 @@
-"""Tries what a machine has, keeps what is fastest, and never answers otherwise than the student."""
+"""Times every backend that a machine has, and keeps the fastest one that agrees with the student."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -6,119 +6,123 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
-from opu.checks import first_line
-from opu.distributions.dirichlet import Dirichlet
+from opu.acceleration.captured import Captured, Outputs
 from opu.acceleration.fused import WIDEST, Fused
-from opu.acceleration.recorded import recorded
-from opu.acceleration.stacked import Answer, Stacked, layers_of
+from opu.acceleration.stacked import Stacked, layers_of
+from opu.checks import first_line
+from opu.choices import PRECISIONS, Precision, check_choice
+from opu.distributions.dirichlet import Dirichlet
 from opu.novelty import Novelty
 from opu.students import Student
 from opu.timing import median_seconds
 
 REPEATS = 20
-# How far probabilities, and log-precisions, may be from the student's own: rounding, with TF32 where the user allows it,
-# and that of eight bits.
-TOLERANCES = {"float32": (1e-4, 2e-3), "bfloat16": (0.05, 0.1)}
+# How far probabilities and log-precisions may be from the student's own. Float32 leaves room for rounding, and for TF32
+# where the user allows it; bfloat16 has eight bits.
+TOLERANCES: dict[Precision, tuple[float, float]] = {"float32": (1e-4, 2e-3), "bfloat16": (0.05, 0.1)}
+
+Backend = Callable[[Tensor], Outputs]
 
 
 class Optimized(nn.Module):
-    """A student's answers by the fastest of the ways that were tried; made by :func:`optimize`.
+    """A student that predicts by its fastest backend; made by :func:`optimize`.
 
     Attributes:
-        how: The way that is taken for batches of the example's shape.
-        tried: Seconds of each way that was tried, or why it was not taken.
+        backend: The name of the backend for batches of the example's shape.
+        timings: Seconds of each backend by name, or why it was not taken.
     """
 
-    def __init__(self, student: Student, ways: dict[str, Callable[[Tensor], Answer]], tried: dict[str, float | str]):
+    def __init__(self, student: Student, backends: dict[str, Backend], timings: dict[str, float | str]) -> None:
         super().__init__()
-        self.student, self.tried = student, tried
-        self.how = min(ways, key=lambda name: float(tried[name]))
-        self._answer = ways[self.how]
+        self.student, self.timings = student, timings
+        self.backend = min(backends, key=lambda name: float(timings[name]))
+        self._predict = backends[self.backend]
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Dirichlet:
-        """One Dirichlet for each row of ``x``; batches of any size are answered."""
-        return Dirichlet(*self._answer(x))
+        """One Dirichlet for each row of ``x``, in batches of any size."""
+        return Dirichlet(*self._predict(x))
 
     @property
     def novelty(self) -> Novelty | None:
-        """The student's, where it was calibrated."""
+        """The student's calibrated novelty score, if it has one."""
         return self.student.novelty
 
 
 @torch.no_grad()
-def optimize(student: Student, example: Tensor, *, precision: str = "float32", compiled: bool = False) -> Optimized:
-    """The student as fast as this machine can compute it, with the same answers.
+def optimize(
+    student: Student, example: Tensor, *, precision: Precision = "float32", compiled: bool = False
+) -> Optimized:
+    """Make a student as fast as this machine allows, with the same predictions.
 
-    Every way that the machine has is tried on the example, checked against the student itself, and timed: plain PyTorch,
-    both networks side by side, code compiled for this machine, and on a GPU CUDA graphs and a kernel of ours. The fastest
-    is kept. Later changes of the student are not seen.
+    Every backend of the machine runs on the example, is compared with the student and is timed: plain PyTorch, both
+    networks stacked, code by ``torch.compile``, and on a GPU CUDA graphs and a Triton kernel. The fastest is kept.
 
     Args:
-        student: Trained; it is copied, and not changed.
-        example: A batch like those to come, on the student's device. A recorded way is for its shape; batches of other
-            shapes are answered by the same way unrecorded.
-        precision: ``"bfloat16"`` for a GPU: within its rounding of the student's answers, and several times as fast.
-        compiled: Whether to try ``torch.compile``, which takes from seconds to minutes and needs a C++ compiler on a CPU.
+        student: A trained student. It is copied: later changes have no effect.
+        example: A batch like those to come, on the student's device. CUDA graphs are captured for its shape; batches of
+            other shapes run without a graph.
+        precision: ``"bfloat16"`` is for a GPU: several times as fast, and within its rounding of the student's predictions.
+        compiled: Try ``torch.compile`` too. It takes seconds to minutes, and needs a C++ compiler on a CPU.
     """
-    if precision not in TOLERANCES:
-        raise ValueError(f"precision is 'float32' or 'bfloat16'; got {precision!r}.")
+    check_choice("precision", precision, PRECISIONS)
     if precision == "bfloat16" and not example.is_cuda:
         raise ValueError(f"bfloat16 is for a GPU; the example is on {example.device}. Leave precision out.")
     student = copy.deepcopy(student).eval()
     expected = student(example)
-    ways: dict[str, Callable[[Tensor], Answer]] = {}
-    tried: dict[str, float | str] = {}
-    for name, make in _ways(student, example, precision, compiled):
+    backends: dict[str, Backend] = {}
+    timings: dict[str, float | str] = {}
+    for name, make in _backends(student, example, precision, compiled):
         try:
-            way = make()
-            _check(way(example), expected, precision)
-            tried[name] = median_seconds(lambda way=way: way(example), REPEATS)  # type: ignore[misc]
-            ways[name] = way
-        except Exception as error:  # whatever a compiler or a driver may raise: that way is not for this machine
-            tried[name] = f"{type(error).__name__}: {first_line(error)}"
-    if not ways:
-        raise ValueError(f"no way in {precision} answers as this student does on the example ({tried}); use float32.")
-    return Optimized(student, ways, tried)
+            backend = make()
+            _check(backend(example), expected, precision)
+            timings[name] = median_seconds(lambda backend=backend: backend(example), REPEATS)  # type: ignore[misc]
+            backends[name] = backend
+        except Exception as error:  # whatever a compiler or a driver may raise: this machine does not have the backend
+            timings[name] = f"{type(error).__name__}: {first_line(error)}"
+    if not backends:
+        raise ValueError(f"no backend in {precision} agrees with this student on the example ({timings}); use float32.")
+    return Optimized(student, backends, timings)
 
 
-def _ways(
-    student: Student, example: Tensor, precision: str, compiled: bool
-) -> Iterator[tuple[str, Callable[[], Callable[[Tensor], Answer]]]]:
+def _backends(
+    student: Student, example: Tensor, precision: Precision, compiled: bool
+) -> Iterator[tuple[str, Callable[[], Backend]]]:
     dtype = getattr(torch, precision)
 
-    def plain(x: Tensor) -> Answer:
+    def plain(x: Tensor) -> Outputs:
         with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
             q = student(x)
         return q.mean, q.log_precision, q.log_mean
 
+    stackable = layers_of(student) is not None
     yield "plain", lambda: plain
     if example.is_cuda:
-        yield "plain, recorded", lambda: recorded(plain, example)
-    if layers_of(student) is not None:
-        yield "side by side", lambda: Stacked(student, dtype)
-        if example.is_cuda:
-            # The conversion of inputs happens where they are copied to, and then need not be recorded.
-            yield "side by side, recorded", lambda: recorded(Stacked(student, dtype), example.to(dtype))
-            if precision == "bfloat16" and fits_the_kernel(student):
-                yield "fused, recorded", lambda: Fused(Stacked(student, dtype)).recorded(example)
+        yield "plain, CUDA graph", lambda: Captured.for_example(plain, example)
+    if stackable:
+        yield "stacked", lambda: Stacked(student, dtype)
+    if stackable and example.is_cuda:
+        # Inputs are converted where they are copied to the placeholder, so that the graph need not do it.
+        yield "stacked, CUDA graph", lambda: Captured.for_example(Stacked(student, dtype), example.to(dtype))
+        if precision == "bfloat16" and fits_the_kernel(student):
+            yield "fused, CUDA graph", lambda: Fused(Stacked(student, dtype)).captured(example)
     if compiled:
         yield "compiled", lambda: torch.compile(plain)
-        if layers_of(student) is not None:
-            yield "side by side, compiled", lambda: torch.compile(Stacked(student, dtype).__call__)
+        if stackable:
+            yield "stacked, compiled", lambda: torch.compile(Stacked(student, dtype).__call__)
 
 
 def fits_the_kernel(student: Student) -> bool:
-    """Whether the last two hidden layers are there, of one width, and not too wide for what our kernel computes."""
+    """Whether the Triton kernel can compute this student: its last two hidden layers need one width, not above the limit."""
     pairs = layers_of(student)
     if pairs is None or len(pairs) < 3:
         return False
     return pairs[-2][0].in_features == pairs[-2][0].out_features <= WIDEST
 
 
-def _check(answer: Answer, expected: Dirichlet, precision: str) -> None:
-    of_mean, of_precision = TOLERANCES[precision]
-    mean, log_precision, _ = answer
+def _check(outputs: Outputs, expected: Dirichlet, precision: Precision) -> None:
+    most_in_mean, most_in_precision = TOLERANCES[precision]
+    mean, log_precision, _ = outputs
     worst = float((mean - expected.mean).abs().max()), float((log_precision - expected.log_precision).abs().max())
-    if not (worst[0] <= of_mean and worst[1] <= of_precision):
+    if not (worst[0] <= most_in_mean and worst[1] <= most_in_precision):
         raise ArithmeticError(f"off by {worst[0]:.1g} in the mean and {worst[1]:.1g} in the log-precision")

@@ -1,27 +1,26 @@
-"""Two networks of fully connected layers side by side: one wide first layer, and weights in the precision of choice."""
+"""Both networks of a student as one stack of layers: a wide first layer, and weights in the precision of choice."""
 
 import torch
 from torch import Tensor, nn
 
+from opu.acceleration.captured import Outputs
 from opu.students import Student
-
-Answer = tuple[Tensor, Tensor, Tensor]  # mean, log-precision and log-mean: the fields of a Dirichlet, in its order
 
 
 class Stacked:
-    """An MLP student whose two networks are computed together, with the same numbers but for the order of sums.
+    """An MLP student whose two networks are computed together. Its numbers differ by the order of sums alone.
 
-    Both networks read the same inputs, so their first layers are one layer that is twice as wide; the layers behind it
-    are blocks of one matrix, of which each network has its own.
+    Both networks read the same inputs, so their first layers are computed as one layer of twice the width. Behind it each
+    network has its own layers.
 
     Args:
-        student: Of two networks with the same hidden widths; it is copied, so later changes of it are not seen.
-        dtype: In which layers are computed. The heads answer in float32.
+        student: A student with two networks of the same hidden widths. Its weights are copied: later changes have no effect.
+        dtype: The precision of the hidden layers. The heads give float32.
     """
 
     def __init__(self, student: Student, dtype: torch.dtype = torch.float32) -> None:
         pairs = layers_of(student)
-        assert pairs is not None, "only two fully connected networks with equal hidden layers stand side by side"
+        assert pairs is not None, "only two fully connected networks with equal hidden layers can be stacked"
         self.link, self.dtype = student.link, dtype
         self.width = pairs[-1][0].in_features
         self.num_classes = pairs[-1][0].out_features
@@ -31,21 +30,20 @@ class Stacked:
         # As blocks, so that one product gives logits and precision from the hidden units of both networks.
         self.last = (torch.block_diag(*[w for w, _ in last]), torch.cat([b for _, b in last]).float())
 
-    def __call__(self, x: Tensor) -> Answer:
+    def __call__(self, x: Tensor) -> Outputs:
         """Mean, log-precision and log-mean."""
-        answers = self.answers(self.hidden(x))
-        log_mean = answers[:, : self.num_classes].log_softmax(-1)
-        return log_mean.exp(), self.link(answers[:, self.num_classes]), log_mean
+        heads = self.heads(self.hidden(x))
+        log_mean = heads[:, : self.num_classes].log_softmax(-1)
+        return log_mean.exp(), self.link(heads[:, self.num_classes]), log_mean
 
     def hidden(self, x: Tensor) -> Tensor:
-        """The last hidden units of both networks, side by side."""
+        """The last hidden units of both networks, one after the other in each row."""
         weight, bias = self.first
-        # Products with ReLU inside are there on a GPU, but some turn NaN into 0, and inputs that are no numbers into
-        # ordinary answers.
-        return self.onward(torch.addmm(bias, x.flatten(1).to(self.dtype), weight).relu_())
+        # A GPU has products with ReLU inside, but some of them turn NaN into 0: a broken input would look like a good one.
+        return self.deeper(torch.addmm(bias, x.flatten(1).to(self.dtype), weight).relu_())
 
-    def onward(self, units: Tensor, depth: int | None = None) -> Tensor:
-        """From the first hidden units of both networks through some layers more."""
+    def deeper(self, units: Tensor, depth: int | None = None) -> Tensor:
+        """First hidden units of both networks through the next ``depth`` layers, or through all of them."""
         for blocks in self.middle[:depth]:
             halves = [
                 torch.addmm(bias, half, weight) for half, (weight, bias) in zip(units.chunk(2, 1), blocks, strict=True)
@@ -53,8 +51,8 @@ class Stacked:
             units = torch.cat(halves, 1).relu_()
         return units
 
-    def answers(self, units: Tensor) -> Tensor:
-        """Logits and, behind them, what the link makes a log-precision."""
+    def heads(self, units: Tensor) -> Tensor:
+        """Logits and, in the last column, the precision head's output before its link."""
         weight, bias = self.last
         if units.is_cuda and units.dtype != torch.float32:
             return torch.mm(units, weight, out_dtype=torch.float32) + bias
@@ -62,7 +60,7 @@ class Stacked:
 
 
 def layers_of(student: Student) -> list[tuple[nn.Linear, nn.Linear]] | None:
-    """The layers of both networks in pairs, where they are fully connected, with ReLU, and alike; else None."""
+    """The layers of both networks in pairs if both are fully connected with ReLU and equally wide; None otherwise."""
     if student.trunk is not None:
         return None
     networks = []
@@ -84,5 +82,5 @@ def layers_of(student: Student) -> list[tuple[nn.Linear, nn.Linear]] | None:
 
 
 def _frozen(layer: nn.Linear, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    # A view of weights that lie as the layer's own do, which is the order that products on a GPU like best.
+    # A transposed view, so that weights keep the layer's order in memory: products on a GPU are fastest in it.
     return layer.weight.detach().clone().to(dtype).T, layer.bias.detach().clone().to(dtype)

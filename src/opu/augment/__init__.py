@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from opu.checks import check_inputs
 from opu.augment import features, images
 from opu.augment.transforms import Transform, chain, one_of
+from opu.checks import check_inputs
 
 __all__ = ["Transform", "augment", "chain", "default_transform", "features", "images", "one_of"]
 

@@ -1,5 +1,5 @@
 """The command line: one file for each command."""
 
-from opu.cli.app import app, main
+from opu.cli.entry import app, main
 
 __all__ = ["app", "main"]

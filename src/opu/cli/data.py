@@ -11,10 +11,10 @@ from opu.data.catalogue import DATASETS, DataFile, Dataset, dataset
 from opu.data.fetch import fetch_all
 from opu.data.places import find, locate, places, problem, verify
 
-data_app = typer.Typer(no_args_is_help=True, help="Public datasets: list, fetch and verify them.")
+app = typer.Typer(no_args_is_help=True, help="Public datasets: list, fetch and verify them.")
 
 
-@data_app.command("list")
+@app.command("list")
 def list_datasets() -> None:
     """Show the datasets, and which of their files are here."""
     table = Table("name", "what", "here", "size", "licence", box=SIMPLE_HEAD)
@@ -26,7 +26,7 @@ def list_datasets() -> None:
     console.print(f"Files are looked for in {' and '.join(map(str, places()))}.", soft_wrap=True, highlight=False)
 
 
-@data_app.command("fetch")
+@app.command("fetch")
 def fetch_datasets(
     names: Annotated[list[str], typer.Argument(help="Datasets, as `opu data list` names them.", metavar="NAME...")],
     force: Annotated[bool, typer.Option("--force", help="Replace files that are there and wrong.")] = False,
@@ -36,7 +36,7 @@ def fetch_datasets(
         print(path)
 
 
-@data_app.command("verify")
+@app.command("verify")
 def verify_datasets(
     names: Annotated[list[str] | None, typer.Argument(help="Datasets; all that are here unless given.")] = None,
 ) -> None:

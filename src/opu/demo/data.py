@@ -1,4 +1,4 @@
-"""Nine digits as the domain, and four kinds of strangers: all of it ships with scikit-learn."""
+"""Nine digits to learn, and four out-of-distribution sets; all of it ships with scikit-learn."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ HELD_OUT_CLASS = 9
 
 @dataclass(frozen=True)
 class Digits:
-    """8 x 8 images in [-1, 1], split three ways, and ood sets by name."""
+    """8 x 8 images in [-1, 1], split three ways, and out-of-distribution sets by name."""
 
     train: Tensor
     train_labels: Tensor

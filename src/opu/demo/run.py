@@ -2,38 +2,43 @@
 
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 
 import opu
+from opu import measures, plotting
 from opu.demo import data
+from opu.distillation.run_folder import make_folder
 from opu.environment import environment
 from opu.evaluation.compare import TEACHER_MEASURES, compare
 from opu.fidelity.run import keep_evaluation
 from opu.files import write_json
-from opu.distillation.run_folder import make_folder
 from opu.students import Student
-from opu.teachers import MCDropout
+from opu.tables import print_table
+from opu.teachers import MCDropout, Teacher
 from opu.timing import median_seconds
-
-SHORT = {
-    "predictive_entropy": "E",
-    "least_confidence": "P",
-    "mutual_information": "MI",
-    "negative_log_precision": "C",
-    "novelty": "N",
-}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Of the demo: sizes and lengths, none of them searched for."""
+    """Sizes and lengths of the demo; none of them was searched for.
+
+    Attributes:
+        seed: Seed of everything random.
+        hidden: Width of the hidden layers.
+        dropout: Dropout rate of the teacher.
+        teacher_epochs: Epochs of the teacher's training.
+        epochs: Epochs of the distillation.
+        num_particles: Number of particles per input and step.
+        evaluation_particles: Number of particles per input in the evaluation.
+    """
 
     seed: int = 0
     hidden: int = 256
@@ -48,44 +53,69 @@ def run_demo(
     out: str | Path = "runs/demo", *, seed: int = 0, overwrite: bool = False, console: Console | None = None
 ) -> dict[str, Any]:
     """Train a teacher, distil it, compare the two, draw pictures; return what ``metrics.json`` holds."""
-    from opu.demo import figures  # first of all, since it tells what to install where matplotlib is missing
-
     console = console or Console()
     out, settings = Path(out), Settings(seed=seed)
     _clear(out, overwrite)
     make_folder(out)
-    torch.manual_seed(seed)
-    # So small a problem gains nothing from a second thread, and loses much where another process wants that core.
+    with _one_thread():
+        return _run(out, settings, console)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """So small a problem gains nothing from a second thread, and loses much if another process needs that core."""
+    before = torch.get_num_threads()
     torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _run(out: Path, settings: Settings, console: Console) -> dict[str, Any]:
+    torch.manual_seed(settings.seed)
     began = time.perf_counter()
-    digits = data.load(seed)
+    digits = data.load(settings.seed)
     console.print(
         f"Teacher: a network with dropout, on {len(digits.train)} digits (the {data.HELD_OUT_CLASS} is left out)."
     )
     net = train_teacher(digits, settings)
     teacher = MCDropout(net, consistent=True)
     console.print(
-        "Student: a mean and a precision network, distilled from the teacher's particles. No labels, nothing ood."
+        "Student: a mean and a precision network, distilled from particles; it sees no labels and no OOD inputs."
     )
     student = distil_student(teacher, digits, settings, out=out)
     student.save(out / "student")
+    particles = settings.evaluation_particles
     metrics, scores = compare(
-        student,
-        teacher,
-        digits.test,
-        digits.test_labels,
-        digits.ood,
-        digits.calibration,
-        settings.evaluation_particles,
+        student, teacher, digits.test, digits.test_labels, digits.ood, digits.calibration, particles
     )
-    metrics["speedup"] = measure_speed(net, teacher, student, digits.test, settings.evaluation_particles)
-    metrics |= {"seed": seed, "settings": asdict(settings), "environment": environment()}
-    figures.draw_all(out, digits, teacher, student, metrics, scores)
-    keep_evaluation(out, teacher, digits.test, digits.test_labels, digits.train, settings.evaluation_particles)
+    metrics["speedup"] = measure_speed(net, teacher, student, digits.test, particles)
+    metrics |= {"seed": settings.seed, "settings": asdict(settings), "environment": environment()}
+    advice = plotting.missing()
+    if advice is None:
+        plotting.draw_inputs(out / "simplex.png", _three_inputs(digits, teacher), teacher, student)
+        plotting.draw_histograms(out / "scores.png", scores)
+        plotting.draw_roc(out / "roc.png", metrics, scores)
+    keep_evaluation(out, teacher, digits.test, digits.test_labels, digits.train, particles)
     metrics["seconds"] = time.perf_counter() - began
     write_json(out / "metrics.json", metrics)
-    show(console, metrics, out)
+    show(console, metrics, out, advice)
     return metrics
+
+
+@torch.no_grad()
+def _three_inputs(digits: data.Digits, teacher: Teacher) -> dict[str, Tensor]:
+    """A confident, an ambiguous and an out-of-distribution input."""
+    inside, outside = teacher(digits.test, 200), teacher(digits.ood["photographs"], 200)
+    confident = measures.predictive_entropy(inside).argmin()
+    ambiguous = measures.mean(inside).topk(2).values[:, 1].argmax()  # the strongest second choice
+    furthest = measures.mutual_information(outside).argmax()
+    return {
+        "confident": digits.test[confident],
+        "ambiguous": digits.test[ambiguous],
+        "out of distribution": digits.ood["photographs"][furthest],
+    }
 
 
 def _clear(out: Path, overwrite: bool) -> None:
@@ -145,7 +175,7 @@ def distil_student(
 def measure_speed(
     net: nn.Module, teacher: MCDropout, student: nn.Module, x: Tensor, num_particles: int
 ) -> dict[str, Any]:
-    """Whole answers (probabilities and a score) for one batch: Monte Carlo in a plain loop, vectorised, and one pass."""
+    """Time whole predictions (probabilities and a score) of a batch: a plain Monte-Carlo loop, vectorised, and one pass."""
 
     def naive_loop() -> Tensor:
         for layer in net.modules():
@@ -156,7 +186,7 @@ def measure_speed(
         return entropy
 
     def vectorised() -> Tensor:
-        return opu.measures.predictive_entropy(teacher(x, num_particles))
+        return measures.predictive_entropy(teacher(x, num_particles))
 
     def one_pass() -> Tensor:
         novelty: Tensor = student.novelty(student(x))  # type: ignore[operator]
@@ -173,38 +203,46 @@ def measure_speed(
     }
 
 
-def show(console: Console, metrics: dict[str, Any], out: Path) -> None:
-    """One table, and what it says about speed."""
-    table = Table(title="AUROC in percent: how well a score finds errors and strangers")
-    table.add_column("to be found", no_wrap=True)
-    for name in ("teacher", "student N", "E", "C", "trivial", "base"):
-        table.add_column(name, justify="right", no_wrap=True)
+def show(console: Console, metrics: dict[str, Any], out: Path, advice: str | None = None) -> None:
+    """Print one table, and what it says about speed.
+
+    Args:
+        console: Where to print.
+        metrics: What ``metrics.json`` holds.
+        out: The run folder.
+        advice: How to install what pictures need, if there are none.
+    """
     rows = {"errors": metrics["misclassification"], **metrics["ood"]}
+    lines = []
     for name, row in rows.items():
         base = row["base_rate"] if name != "errors" else row["base_rate"]["student"]
-        table.add_row(name.replace("_", " "), *_cells(row), f"{base:.1f}")
-    console.print(table)
+        lines.append([name.replace("_", " "), *_cells(row), f"{base:.1f}"])
+    header = ["to be found", "teacher", "student N", "E", "C", "trivial", "base rate"]
+    print_table(console, header, lines, title="AUROC in percent: how well a score finds errors and OOD inputs")
     accuracy, speed = metrics["accuracy"], metrics["speedup"]
     console.print(
-        "Teacher: its best of E, P, MI from 500 passes. Student: N is the score we recommend, E and C go into it. "
-        "Trivial: the best detector that knows no classes. Base: share of what is to be found."
+        "Teacher: its best of predictive entropy (E), least confidence (P) and mutual information (MI), from 500 passes. "
+        "Student, one pass: novelty (N), the score we recommend, made of E and negative log-precision (C). "
+        "Trivial: the best detector that knows no classes. Base rate: fraction of what is to be found."
     )
     console.print(f"Accuracy: teacher {accuracy['teacher']:.1f} %, student {accuracy['student']:.1f} %.")
     console.print(
         f"Speed: one pass is [bold]{speed['naive_loop']:.0f} times[/bold] as fast as {speed['num_particles']} passes in a "
         f"loop, and {speed['vectorised']:.0f} times as fast as the same passes vectorised ({speed['batch_size']} inputs)."
     )
-    console.print(
-        f"Written to {out}: metrics.json, student/, simplex.png, scores.png, roc.png ({metrics['seconds']:.0f} s)."
-    )
-    console.print(f"How near the student is to its teacher, and why: opu fidelity {out}", highlight=False)
+    pictures = ", simplex.png, scores.png, roc.png" if advice is None else ""
+    console.print(f"Written to {out}: metrics.json, student/{pictures} ({metrics['seconds']:.0f} s).")
+    if advice is not None:
+        console.print(advice, highlight=False, markup=False)
+    console.print(f"How close the student is to its teacher, and why: opu fidelity {out}", highlight=False)
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
-    if row["teacher"]["predictive_entropy"] is None or row["student"]["novelty"] is None:
+    entropy, precision, novelty = measures.named("E", "C", "N")
+    if row["teacher"][entropy] is None or row["student"][novelty] is None:
         return ["no errors"] * 5
     best = max(TEACHER_MEASURES, key=lambda m: row["teacher"][m]["auroc"])
     trivial = max(row["trivial"], key=lambda m: row["trivial"][m]["auroc"])
-    student = [f"{row['student'][m]['auroc']:.1f}" for m in ("novelty", "predictive_entropy", "negative_log_precision")]
-    teacher = f"{row['teacher'][best]['auroc']:.1f} ({SHORT[best]})"
-    return [teacher, *student, f"{row['trivial'][trivial]['auroc']:.1f} ({trivial[:4]})"]
+    student = [f"{row['student'][m]['auroc']:.1f}" for m in (novelty, entropy, precision)]
+    teacher = f"{row['teacher'][best]['auroc']:.1f} ({measures.SYMBOLS[best]})"
+    return [teacher, *student, f"{row['trivial'][trivial]['auroc']:.1f} ({trivial.replace('_', ' ')})"]

@@ -21,7 +21,9 @@ def calibrate(student: nn.Module, inputs: Tensor, blend: Blend | None = None) ->
     """
     student.eval()
     novelty = Novelty.fit(predict_all(student, inputs), blend or (FOR_TABLES if inputs.ndim == 2 else FOR_IMAGES))
-    as_student(student).set_novelty(novelty)
+    ours = as_student(student)
+    ours.saw(inputs)
+    ours.set_novelty(novelty)
     return novelty
 
 

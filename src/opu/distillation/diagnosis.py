@@ -1,4 +1,4 @@
-"""Why a loss stopped being a number, and whether a precision still says something."""
+"""Why a loss is no longer finite, and whether the precision still tells inputs apart."""
 
 import math
 
@@ -41,12 +41,12 @@ def _cause(x: Tensor, log_particles: Tensor, student: nn.Module) -> str:
     return "the objective overflowed; lower the learning rate or the objective's weights"
 
 
-# Of how many inputs the precision must be at one bound.
-_MOST = 0.9
+# Fraction of the inputs whose precision must be at one bound for a warning.
+_NEARLY_ALL = 0.9
 
 
 def stuck(link: object, log_precision: Tensor) -> str | None:
-    """What to do where nearly all ordinary inputs have the precision of one bound, which then says nothing about them."""
+    """A warning, with what to do, if the precision of nearly all held-out inputs is at one bound of the link."""
     if not isinstance(link, BoundedLink):
         return None
     share = (log_precision - link.low) / (link.high - link.low)
@@ -57,7 +57,7 @@ def stuck(link: object, log_precision: Tensor) -> str | None:
         ("upper", link.high, share > 1 - link.edge, upper),
     ):
         stuck_there = float(near.float().mean())
-        if stuck_there >= _MOST:
+        if stuck_there >= _NEARLY_ALL:
             return (
                 f"the log-precision of {stuck_there:.0%} of the held-out inputs is at the {bound} bound of the student's "
                 f"link, {value:g}: it tells them apart no more. {advice}"

@@ -71,6 +71,7 @@ def prepare(teacher: Teacher, student: nn.Module, inputs: Any, recipe: Recipe, h
     bound = as_teacher(teacher).bind(rows.batches())
     num_classes = _check_agreement(bound, ours, rows, device)
     # An optimiser keeps its state in another form on a GPU, so a run goes on where it began.
+    ours.saw(rows.take(torch.arange(1)))
     settings = recipe.settings(num_classes) | {"link": ours.link_name(), "device": device.type}
     return Prepared(bound, ours, rows, recipe, recipe.make_objective(num_classes), held_out, settings)
 

@@ -74,7 +74,12 @@ class Recipe:
         if isinstance(self.optimizer, str):
             check_choice("optimizer", self.optimizer, OPTIMIZERS, "Or give a function from parameters to an optimiser.")
         if isinstance(self.augment, str):
-            check_choice("augment", self.augment, ("auto", "None"), "Or give a transformation, such as opu.augment.images.affine.")
+            check_choice(
+                "augment",
+                self.augment,
+                ("auto", "None"),
+                "Or give a transformation, such as opu.augment.images.affine.",
+            )
         if isinstance(self.objective, str):
             objectives.parse(self.objective)
 

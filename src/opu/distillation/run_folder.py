@@ -109,6 +109,6 @@ def _with_new_names(settings: dict[str, Any]) -> dict[str, Any]:
     """Settings of a run that began before 0.1.0, in the names of today."""
     former = {"broadened_fraction": "augmented_fraction"}
     settings = {former.get(name, name): value for name, value in settings.items()}
-    if "link" in settings and settings["link"]:
+    if settings.get("link"):
         settings["link"] = str(parse_link(settings["link"]))
     return settings | {"objective": str(settings.get("objective")).replace("steady_kl", "clipped_kl")}

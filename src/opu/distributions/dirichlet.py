@@ -1,4 +1,4 @@
-r"""What a student answers: a batch of Dirichlets, kept as a mean and a log-precision.
+r"""A batch of Dirichlets, kept as a mean and a log-precision: what a student predicts.
 
 .. math:: \alpha = h\, e^{g}, \qquad \textstyle\sum_k h_k = 1, \qquad \alpha_0 = e^{g}.
 
@@ -24,7 +24,7 @@ _LOWEST_LOG_CONCENTRATION = -300.0
 class Dirichlet:
     """A batch of Dirichlets on the simplex, as a value.
 
-    ``log_mean`` is filled in from ``mean`` where it is not given. Networks should use :meth:`from_logits`, which keeps
+    ``log_mean`` is computed from ``mean`` by default. Networks should use :meth:`from_logits`, which keeps
     classes whose probability is too small for float32.
     """
 
@@ -149,7 +149,7 @@ class Dirichlet:
         return value.to(self.mean.dtype)
 
     def expected_entropy(self) -> Float[Tensor, "*B"]:
-        r"""Mean entropy of the categoricals drawn from the Dirichlet: the doubt that lies in the data.
+        r"""Aleatoric uncertainty: the mean entropy of class probabilities drawn from the Dirichlet.
 
         .. math:: \psi(\alpha_0 + 1) - \sum_k h_k\,\psi(\alpha_k + 1)
         """
@@ -160,7 +160,7 @@ class Dirichlet:
         return value.clamp(min=0).to(self.mean.dtype)
 
     def mutual_information(self) -> Float[Tensor, "*B"]:
-        r"""Entropy of the mean less the expected entropy: the doubt that lies in the model.
+        r"""Epistemic uncertainty: the entropy of the mean minus the expected entropy.
 
         .. math:: \sum_k h_k\,[\psi(\alpha_k + 1) - \ln\alpha_k] - [\psi(\alpha_0 + 1) - \ln\alpha_0]
         """

@@ -2,7 +2,7 @@ r"""Exact expectations of kernels under a Dirichlet: what makes the MMD free of 
 
 For any kernel that is a power series in the inner product, :math:`k(x, y) = \sum_j c_j \langle x, y\rangle^j`, the MMD
 needs only :math:`E\langle\pi, v\rangle^j` for fixed points and :math:`E\langle\pi, \pi'\rangle^j` for two Dirichlets.
-Both recursions below add positive terms alone, so no digit is lost to cancellation at any concentration.
+Both recursions below add positive terms only, so that no digit is lost to cancellation at any concentration.
 """
 
 import math
@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 from opu.checks import first_line
 from opu.distributions.dirichlet import Dirichlet
 
-LONGEST = 31  # of the series whose recursion a program of a GPU holds as a square matrix
+LONGEST = 31  # order up to which the Triton kernels can hold a series' recursion, a square matrix, in one program
 
 
 def kernel_to_points(
@@ -35,13 +35,13 @@ def kernel_to_points(
     .. math:: M_j = \sum_{i=1}^{j} w_{ji}\, p_i\, M_{j-i}, \qquad
               w_{ji} = \frac{\alpha_0}{j} \prod_{m=0}^{i-1} \frac{j - m}{\alpha_0 + j - 1 - m},
 
-    whose weights are positive and sum to 1, and the derivatives
-    :math:`\partial M_j / \partial p_i = \frac{j}{i} w_{ji} M_{j-i}`, so that no graph need be kept.
+    whose weights are positive and sum to 1. The derivatives are known as well,
+    :math:`\partial M_j / \partial p_i = \frac{j}{i} w_{ji} M_{j-i}`, so that autograd keeps no graph.
 
     Args:
         q: One Dirichlet per input.
         points: Points on the simplex as probabilities; no gradient flows into them.
-        coefficients: ``c_0, c_1, ..``
+        coefficients: The coefficients of the power series, ``c_0, c_1, ..``
     """
     if len(coefficients) == 1:
         return torch.full_like(q.log_precision, coefficients[0], dtype=torch.float64)
@@ -68,12 +68,12 @@ class _KernelToPoints(torch.autograd.Function):
 
             averages, in_mean, scaling = sweep(mean, weights, table, points)
         else:
-            # A few inputs at a time: what is made of all points then fits the cache, and memory does not grow with the
-            # batch. A GPU has a wider road to its memory and wants few, large kernels.
+            # A few inputs at a time: intermediate results then fit the cache, and memory does not grow with the batch. A
+            # GPU's memory is faster, and few large kernels suit it better.
             rows = max(1, (2**28 if mean.is_cuda else 2**19) // points[:, 0].numel())
             each = (mean.split(rows), weights.split(rows), table.split(rows), points.split(rows, dim=1))
-            answers = [_sweep(*part) for part in zip(*each, strict=True)]
-            averages, in_mean, scaling = (torch.cat(column) for column in zip(*answers, strict=True))
+            parts = [_sweep(*part) for part in zip(*each, strict=True)]
+            averages, in_mean, scaling = (torch.cat(column) for column in zip(*parts, strict=True))
         precision = log_precision.exp().unsqueeze(-1)
         ladder = (precision / (precision + _counting(order, mean))).cumsum(-1)
         ctx.save_for_backward(in_mean, scaling - (averages[:, 1:] * ladder) @ c[1:])
@@ -86,14 +86,14 @@ class _KernelToPoints(torch.autograd.Function):
         return grad.unsqueeze(-1) * in_mean, grad * in_log_precision, None, None
 
 
-def _has_kernels(of: Tensor, order: int) -> bool:
-    """Whether :mod:`opu.distributions.moments_triton` is for these numbers and this machine."""
-    usual = of.dtype in (torch.float32, torch.float64) and of.numel() > 0 and order <= LONGEST
-    return usual and of.is_cuda and _triton_is_for(of.device)
+def _has_kernels(values: Tensor, order: int) -> bool:
+    """Whether :mod:`opu.distributions.moments_triton` can work on these numbers on this machine."""
+    usual = values.dtype in (torch.float32, torch.float64) and values.numel() > 0 and order <= LONGEST
+    return usual and values.is_cuda and _triton_works_on(values.device)
 
 
 @lru_cache(maxsize=64)
-def _triton_is_for(device: torch.device) -> bool:
+def _triton_works_on(device: torch.device) -> bool:
     if find_spec("triton") is None or torch.version.hip or torch.cuda.get_device_capability(device) < (8, 0):
         return False
     try:  # Triton builds a part of itself at its first launch, and needs a C compiler for that
@@ -102,7 +102,8 @@ def _triton_is_for(device: torch.device) -> bool:
         exponential(torch.zeros(1, 1, dtype=torch.float64, device=device))
     except Exception as error:
         warnings.warn(
-            f"Triton does not work here ({first_line(error)}); the exact MMD takes a slower way.", stacklevel=2
+            f"Triton does not work here ({first_line(error)}); the exact MMD uses PyTorch, which is slower.",
+            stacklevel=2,
         )
         return False
     return True
@@ -115,14 +116,14 @@ def _sweep(
     points: Float[Tensor, "S B K"],
 ) -> tuple[Float[Tensor, "B J"], Float[Tensor, "B K"], Float[Tensor, " B"]]:
     """Average moments, the value's gradient in the mean, and its derivative in a common factor of all ``p_i``."""
-    # Powers one after the other, none of which is kept, in the precision of the points: their rounding is there already.
+    # Powers one after the other, and none is kept. The precision of the points is enough: they are already rounded to it.
     weighted, sums = mean.to(points).expand_as(points).clone(), []
     for _ in range(weights.shape[1]):
         weighted *= points
         sums.append(weighted.sum(-1).T)
     power_means = torch.stack(sums, 1).double()
     moments = _moments(power_means, weights)
-    slopes = table @ moments[:, :-1] / len(points)  # of the value in p_i, for each point
+    slopes = table @ moments[:, :-1] / len(points)  # derivatives of the value in p_i, for each point
     # The gradient is the sum over points of a polynomial in each of their coordinates, by Horner's scheme.
     along = slopes.permute(1, 2, 0).unsqueeze(-1).to(points)
     total = weighted.copy_(along[-1])
@@ -134,7 +135,7 @@ def _sweep(
 
 @lru_cache(maxsize=64)
 def _constants(values: tuple[float, ...], device: torch.device) -> Tensor:
-    # Kept, since a copy to a GPU would make it wait in every step.
+    # Cached, since a copy to the GPU in every step would make the CPU wait.
     return torch.tensor(values, dtype=torch.float64, device=device)
 
 
@@ -182,21 +183,23 @@ def _slope_constants(coefficients: tuple[float, ...], device: torch.device) -> t
 def kernel_within(q: Dirichlet, coefficients: Sequence[float]) -> Float[Tensor, " B"]:
     r"""Expected kernel :math:`E k(\pi, \pi')` of two independent draws from the same Dirichlet, per input, in float64.
 
-    What :func:`kernel_between` gives for ``q`` and ``q``, at a cost that grows with :math:`K J` in place of
-    :math:`K J^2`. Each factor of its product is the moment generating function of a product of two gamma variables, whose
-    cumulants are polynomials in :math:`\alpha_k` with positive coefficients: they count the pairs of permutations which
-    together leave no part of :math:`m` points to itself, by their numbers of cycles. So the logarithm of the product
-    needs nothing of the classes but power sums :math:`\sum_k \alpha_k^d`, and no digit is lost here either.
+    This equals :func:`kernel_between` of ``q`` and ``q``, but the cost grows with :math:`K J` in place of :math:`K J^2`.
+
+    Each factor of the product over classes in :func:`kernel_between` is the moment generating function of a product of two
+    independent gamma variables of shape :math:`\alpha_k`. Its cumulants are polynomials in :math:`\alpha_k` with positive
+    coefficients (:func:`_connected_pairs`). Cumulants add up over classes, so the classes enter only through the power
+    sums :math:`\sum_k \alpha_k^d`, and the exponential of the cumulants' series is the product. All terms are positive, so
+    that no digit is lost here either.
     """
     order = len(coefficients) - 1
     if order == 0:
         return torch.full_like(q.log_precision, coefficients[0], dtype=torch.float64)
     log_alpha = q.log_concentration()
-    log_scale = torch.nn.functional.softplus(q.log_precision.double())  # of 1 + alpha_0, as in kernel_between
+    log_scale = torch.nn.functional.softplus(q.log_precision.double())  # log(1 + alpha_0), as in kernel_between
     degrees = _counting(order, log_alpha) + 2
     sums = _PowerSums.apply(log_alpha - log_scale.unsqueeze(-1), degrees)  # type: ignore[no-untyped-call]
     counts = _constants(_connected_pairs(order), log_alpha.device).view(order, order)
-    left_over = (2 * (degrees - 1).unsqueeze(-1) - degrees).clamp(min=0)  # 2 m - d, where anything is counted
+    left_over = (2 * (degrees - 1).unsqueeze(-1) - degrees).clamp(min=0)  # 2 m - d; counts are 0 where it is negative
     cumulants = ((counts * torch.exp(-log_scale[:, None, None] * left_over)) @ sums.unsqueeze(-1)).squeeze(-1)
     steps = degrees - 2
     precision = q.log_precision.double().exp().unsqueeze(-1)
@@ -207,9 +210,11 @@ def kernel_within(q: Dirichlet, coefficients: Sequence[float]) -> Float[Tensor, 
 
 @lru_cache(maxsize=64)
 def _connected_pairs(order: int) -> tuple[float, ...]:
-    """Entry ``(m - 1, d - 2)``: pairs of permutations of ``m`` points with ``d`` cycles in all that are transitive, by m!.
+    """Cumulants of a product of two gamma variables of shape ``a``: the coefficient of ``a^d`` in the ``m``-th, over ``m!``.
 
-    The moments of a product of two gamma variables count all pairs, and cumulants are what is connected in moments.
+    It stands at ``(m - 1, d - 2)``. The ``m``-th moment is the square of the rising factorial of ``a``, in which the
+    coefficient of ``a^d`` counts the pairs of permutations of ``m`` points with ``d`` cycles in all. The cumulant counts
+    those pairs that together connect all points.
     """
     rising = [np.array([1], dtype=object)]
     for n in range(order):
@@ -227,7 +232,7 @@ def _connected_pairs(order: int) -> tuple[float, ...]:
 
 
 class _PowerSums(torch.autograd.Function):
-    """``sum_k exp(d u_k)`` for each degree; the powers are kept, so that the gradient is one product with them."""
+    """``sum_k exp(d u_k)`` for each degree ``d``. The powers are kept, and the gradient is one product with them."""
 
     @staticmethod
     def forward(ctx: Any, u: Tensor, degrees: Tensor) -> Tensor:
@@ -243,7 +248,7 @@ class _PowerSums(torch.autograd.Function):
 
 
 class _Exponential(torch.autograd.Function):
-    """Coefficients 1, 2, .. of ``exp(sum_m k_m t^m)``; a change of ``k_m`` changes them by themselves, shifted by m."""
+    """Coefficients 1, 2, .. of ``exp(sum_m k_m t^m)``. Their derivatives in ``k_m`` are the coefficients, shifted by m."""
 
     @staticmethod
     def forward(ctx: Any, exponents: Tensor) -> Tensor:
@@ -276,8 +281,8 @@ def kernel_between(p: Dirichlet, q: Dirichlet, coefficients: Sequence[float]) ->
     .. math:: E\langle\pi, \pi'\rangle^j = \frac{j!}{(\alpha_0)_j (\beta_0)_j}\,
               [t^j] \prod_k \sum_m \frac{(\alpha_k)_m (\beta_k)_m}{m!}\, t^m
 
-    The product over classes is taken pairwise, as a tree of truncated convolutions. ``t`` is scaled by
-    :math:`(1 + \alpha_0)(1 + \beta_0)`, which keeps every coefficient within float64 from precision 1e-6 to 1e9.
+    The product over classes is a tree of truncated convolutions. ``t`` is scaled by :math:`(1 + \alpha_0)(1 + \beta_0)`,
+    which keeps every coefficient within the range of float64 for precisions from 1e-6 to 1e9.
     """
     order = len(coefficients) - 1
     if order == 0:
@@ -295,7 +300,7 @@ def kernel_between(p: Dirichlet, q: Dirichlet, coefficients: Sequence[float]) ->
 
 
 def _products(factors: Float[Tensor, "*B J"]) -> Float[Tensor, "*B J"]:
-    # The gradient of torch.cumprod asks the device whether a factor is 0, which makes it wait; ours are positive.
+    # The gradient of torch.cumprod reads back whether a factor is 0, which makes the CPU wait; ours are positive.
     return factors.log().cumsum(-1).exp()
 
 

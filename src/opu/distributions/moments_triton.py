@@ -1,7 +1,7 @@
-"""The loops of :mod:`opu.distributions.moments` as three kernels for a GPU: particles are read twice, however many powers are needed.
+"""The loops of :mod:`opu.distributions.moments` as three Triton kernels.
 
-In PyTorch every power of every particle is a pass over memory, and every moment a launch. Triton comes with torch for
-CUDA; elsewhere this file is not imported.
+PyTorch reads all particles once for every power and launches a kernel for every moment; these kernels read them twice in
+all. Triton comes with torch for CUDA; on other machines this file is not imported.
 """
 
 from typing import no_type_check
@@ -12,7 +12,7 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
-WIDEST = 1024  # classes that a program takes at once
+WIDEST = 1024  # classes that one program reads at once
 
 
 def sweep(
@@ -21,7 +21,7 @@ def sweep(
     table: Float[Tensor, "B I I"],
     points: Float[Tensor, "S B K"],
 ) -> tuple[Float[Tensor, "B J"], Float[Tensor, "B K"], Float[Tensor, " B"]]:
-    """What ``opu.distributions.moments._sweep`` gives."""
+    """The same results as ``opu.distributions.moments._sweep``."""
     (count, batch, num_classes), order = points.shape, weights.shape[1]
     points = points if points.stride(2) == 1 else points.contiguous()
     steps = points.stride(0), points.stride(1)
@@ -30,13 +30,13 @@ def sweep(
     slopes, scaling = points.new_empty(count, batch, width), weights.new_empty(count, batch)
     in_mean = points.new_empty(batch, num_classes)
     sizes = (count, batch, num_classes, *steps, order, width)
-    answers = (moments, slopes, scaling)
+    outputs = (moments, slopes, scaling)
     classes = triton.next_power_of_2(num_classes)
     wide, warps = min(256, classes), 1 if width <= 16 else 4
     tall = min(1024 // wide, triton.next_power_of_2(count))
     with torch.cuda.device_of(points):  # Triton launches on the current device
         _each_point[count * batch,](
-            points, mean.to(points), weights, table, *answers, *sizes, WIDE=min(WIDEST, classes), num_warps=warps
+            points, mean.to(points), weights, table, *outputs, *sizes, WIDE=min(WIDEST, classes), num_warps=warps
         )
         _gradient[batch, triton.cdiv(num_classes, wide)](points, slopes, in_mean, *sizes, WIDE=wide, TALL=tall)
     return moments.mean(0)[:, : order + 1], in_mean.double(), scaling.sum(0)
@@ -54,7 +54,7 @@ def exponential(exponents: Float[Tensor, "B I"]) -> Float[Tensor, "B J"]:
 @triton.jit
 @no_type_check
 def _recursion(matrix, ORDER: tl.constexpr, WIDTH: tl.constexpr):
-    """``M_0 = 1`` and ``M_j = sum_l matrix[j - 1, l] M_l``, one after the other."""
+    """``M_0 = 1`` and ``M_j = sum_l matrix[j - 1, l] M_l``, for j = 1, 2, .. in turn."""
     row, place = tl.arange(0, WIDTH)[:, None], tl.arange(0, WIDTH)
     found = tl.where(place == 0, 1.0, 0.0).to(tl.float64)
     for j in tl.static_range(1, ORDER + 1):
@@ -82,7 +82,7 @@ def _each_point(
     WIDTH: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """Moments of one point, the value's slopes in its power means, and what these are times the power means."""
+    """Moments of one point, the value's derivatives in its power means, and their product with the power means."""
     each = tl.program_id(0).to(tl.int64)
     one = each % batch
     points += each // batch * by_point + one * by_input
@@ -120,7 +120,7 @@ def _gradient(
     WIDE: tl.constexpr,
     TALL: tl.constexpr,
 ):
-    """Of some classes in the mean of one input: the sum over points of a polynomial in each coordinate."""
+    """The gradient in some entries of one input's mean: a sum over points of a polynomial in each coordinate."""
     one = tl.program_id(0).to(tl.int64)
     k = tl.program_id(1) * WIDE + tl.arange(0, WIDE)
     points += one * by_input

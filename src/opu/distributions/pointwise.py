@@ -1,4 +1,4 @@
-"""The best Dirichlet for each input's particles, one by one: what an amortised student could at best answer.
+"""The best Dirichlet for each input's particles, fitted input by input: the best that an amortised student could predict.
 
 Both fits are batched: every input takes its own Newton or quasi-Newton steps, all of them in the same few tensors.
 """
@@ -42,7 +42,7 @@ def maximum_likelihood(log_particles: Float[Tensor, "S B K"], max_steps: int = 1
         change = (moved.log() - alpha[rows].log()).abs().amax(-1)
         alpha[rows], likelihood[rows] = moved, value
         active[rows] = change > 1e-9
-    return _in_dtype(Dirichlet.from_log_concentration(alpha.log()), log_particles.dtype)
+    return Dirichlet.from_log_concentration(alpha.log()).to(log_particles.dtype)
 
 
 def _climb(
@@ -132,7 +132,7 @@ def minimum_mmd(
     logits = start.log_mean.double().clamp(min=-15.0)
     parameters = torch.cat([logits, start.log_precision.double().unsqueeze(-1)], -1)
     solution = minimise_rows(distance, parameters, max_steps, tolerance)
-    return _in_dtype(to_dirichlet(solution), log_particles.dtype)
+    return to_dirichlet(solution).to(log_particles.dtype)
 
 
 def minimise_rows(
@@ -217,7 +217,3 @@ def _updated_inverse(inverse: Tensor, step: Tensor, change: Tensor, identity: Te
     left = identity - rho[:, None, None] * step.unsqueeze(-1) * change.unsqueeze(-2)
     updated = left @ inverse @ left.mT + rho[:, None, None] * step.unsqueeze(-1) * step.unsqueeze(-2)
     return torch.where(safe[:, None, None], updated, inverse)
-
-
-def _in_dtype(q: Dirichlet, dtype: torch.dtype) -> Dirichlet:
-    return Dirichlet(q.mean.to(dtype), q.log_precision.to(dtype), q.log_mean.to(dtype))

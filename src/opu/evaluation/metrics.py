@@ -1,7 +1,7 @@
-"""From scores to numbers that can be compared: detection, calibration, and intervals for both.
+"""Metrics of detection and calibration, and bootstrap intervals for them.
 
-Scores grow with uncertainty everywhere. The positive class of a detection is what should be found: errors, or inputs from
-outside the domain. Rates are in percent.
+All scores grow with uncertainty. The positive class of a detection is what should be detected: errors, or
+out-of-distribution inputs. Rates are in percent.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Array = NDArray[Any]
 
 
 def detection(scores: ArrayLike, positive: ArrayLike) -> dict[str, float]:
-    """AUROC, AUPR and the false-positive rate at 95 % true positives, in percent."""
+    """AUROC, AUPR and the false-positive rate at a true-positive rate of 95 %, all in percent."""
     scores, positive = _checked(scores, positive)
     return {
         "auroc": 100 * float(sk.roc_auc_score(positive, scores)),
@@ -34,16 +34,16 @@ def auroc(scores: ArrayLike, positive: ArrayLike) -> float:
 
 
 def fpr_at_tpr(scores: ArrayLike, positive: ArrayLike, tpr: float = 0.95) -> float:
-    """Share of negatives flagged at the first threshold that finds a share ``tpr`` of the positives."""
+    """Fraction of negatives flagged at the first threshold that flags a fraction ``tpr`` of the positives."""
     scores, positive = _checked(scores, positive)
     false_rate, true_rate, _ = sk.roc_curve(positive, scores, drop_intermediate=False)
     return float(false_rate[np.argmax(true_rate >= tpr)])
 
 
 def aurc(scores: ArrayLike, errors: ArrayLike) -> float:
-    """Area under the risk-coverage curve, in percent: the mean error rate over all shares of inputs that are answered.
+    """Area under the risk-coverage curve, in percent: the error rate among accepted inputs, averaged over all coverages.
 
-    Inputs are answered from the most certain on; inputs with the same score are answered together, at their mean risk.
+    Inputs are accepted in the order of their scores; inputs with equal scores are accepted together, at their mean risk.
     """
     scores, errors = np.asarray(scores, dtype=np.float64), np.asarray(errors, dtype=np.float64)
     order = np.argsort(scores, kind="stable")
@@ -54,7 +54,7 @@ def aurc(scores: ArrayLike, errors: ArrayLike) -> float:
 
 
 def accuracy(probabilities: Float[Tensor, "B K"], labels: Tensor) -> float:
-    """Share of inputs whose most probable class is right, in percent."""
+    """Fraction of inputs whose most probable class is right, in percent."""
     return 100 * float((probabilities.argmax(-1) == labels).double().mean())
 
 
@@ -90,12 +90,12 @@ def bootstrap_interval(
     """Percentile interval of a metric over resampled inputs.
 
     Args:
-        metric: Takes the arrays, resampled together along their first axis.
-        arrays: For instance scores and what is positive.
-        level: Of the interval.
-        num_resamples: How many times to resample.
-        seed: Of the resampling.
-        strata: Resample within groups of equal value, so that both classes of a detection keep their size.
+        metric: Function of the arrays, which are resampled together along their first axis.
+        arrays: Arguments of the metric, for instance scores and which of them are positive.
+        level: Level of the interval.
+        num_resamples: Number of resamples.
+        seed: Seed of the resampling.
+        strata: Group of each input. Resampling stays within groups, so that both classes of a detection keep their sizes.
     """
     columns = [np.asarray(a) for a in arrays]
     groups = np.zeros(len(columns[0])) if strata is None else np.asarray(strata)

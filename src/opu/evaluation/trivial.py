@@ -1,6 +1,6 @@
-"""Detectors that know nothing of the classes. What they solve is no evidence for anything cleverer.
+"""Trivial detectors, which know nothing of the classes. An OOD set that they solve is no evidence for a better method.
 
-Each statistic is read two-sided: the score of an input is how far its statistic lies from the median of ordinary inputs.
+Each detector is two-sided: an input's score is the distance of its statistic from the median over calibration inputs.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def border_ink(x: Tensor) -> Float[Tensor, " B"]:
 
 
 def norm(x: Tensor) -> Float[Tensor, " B"]:
-    """Euclidean length."""
+    """Euclidean norm."""
     length: Tensor = x.flatten(1).norm(dim=-1)
     return length
 
@@ -46,6 +46,11 @@ def detectors(x: Tensor) -> dict[str, Callable[[Tensor], Tensor]]:
     return everywhere if x.ndim == 2 else {**everywhere, "border_ink": border_ink}
 
 
-def trivial_scores(x: Tensor, ordinary: Tensor) -> dict[str, Float[Tensor, " B"]]:
-    """The score of every detector, by name."""
-    return {name: (f(x) - f(ordinary).median()).abs() for name, f in detectors(x).items()}
+def trivial_scores(x: Tensor, calibration: Tensor) -> dict[str, Float[Tensor, " B"]]:
+    """The scores of every trivial detector, by name.
+
+    Args:
+        x: Inputs to score.
+        calibration: In-distribution inputs.
+    """
+    return {name: (f(x) - f(calibration).median()).abs() for name, f in detectors(x).items()}

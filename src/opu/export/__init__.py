@@ -1,4 +1,4 @@
-"""Students that leave Python: ONNX and torch.export files with every measure inside."""
+"""Export: students as ONNX and torch.export files with every measure inside."""
 
 from opu.export.file import Exported, write
 

@@ -109,7 +109,9 @@ def _in_eight_bits(
     q = Dirichlet(*(torch.from_numpy(said[name]) for name in ("probabilities", "log_precision")))
     share, tilt = student.novelty.blend.tolist()
     student.novelty = Novelty.fit(q, Blend(share, tilt))
-    again = onnx_file.to_onnx(Prediction(student, answers.prepare), example, _metadata(student, classes, int8=True), opset)
+    again = onnx_file.to_onnx(
+        Prediction(student, answers.prepare), example, _metadata(student, classes, int8=True), opset
+    )
     return quantised(again, calibration.numpy())
 
 

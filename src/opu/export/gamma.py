@@ -1,7 +1,8 @@
 r"""Digamma and log-gamma from a table, in operators that every runtime has.
 
-A runtime pays for each operator, and the series of both functions take fifty. A table of polynomials of sixth degree in
-:math:`u = \ln\alpha`, each for a quarter, takes twenty for both at once and is right to 1e-11 of their size.
+A runtime pays for each operator, and the series of both functions take fifty operators. A table of polynomials of sixth
+degree in :math:`u = \ln\alpha`, one for each interval of length 1/4, takes twenty for both functions together, with a
+relative error of 1e-11.
 """
 
 import math
@@ -10,19 +11,19 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
-# Below, the first function goes on as -u and the second drowns in 1/alpha; above, the first is next to nothing and the
-# second goes on as u / 2.
+# Below LOWEST, the first function is -u and 1/alpha dwarfs the second. Above HIGHEST, the first is almost 0 and the second
+# grows as u / 2.
 LOWEST, HIGHEST = -45, 24
 _PER_UNIT = 4
 _DEGREE = 6
 _LARGE = 20.0
-# B_2n / 2n, and B_2n / (2n (2n - 1)), by Bernoulli's numbers: from the large value on, the next terms are below 1e-14.
+# B_2n / 2n and B_2n / (2n (2n - 1)) with Bernoulli numbers B: above _LARGE, the next terms are below 1e-14.
 _OF_DIGAMMA = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132)
 _OF_LOG_GAMMA = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188)
 
 
 def excess_and_rest(u: Float64[Tensor, "*B"]) -> tuple[Float64[Tensor, "*B"], Float64[Tensor, "*B"]]:
-    r"""What is left of both functions when all that grows fast is taken away, for :math:`u = \ln\alpha`.
+    r"""Digamma and log-gamma without their fast-growing parts, for :math:`u = \ln\alpha`.
 
     Returns:
         :math:`\psi(\alpha + 1) - \ln\alpha`, and
@@ -40,24 +41,24 @@ def excess_and_rest(u: Float64[Tensor, "*B"]) -> tuple[Float64[Tensor, "*B"], Fl
 
 
 class Table(nn.Module):
-    """:func:`excess_and_rest` by looking up; beyond its ends it answers as at them."""
+    """:func:`excess_and_rest` from a table; beyond its ends it has the values at the ends."""
 
     coefficients: Tensor
 
     def __init__(self) -> None:
         super().__init__()
         starts = torch.arange(_PER_UNIT * LOWEST, _PER_UNIT * HIGHEST + 1, dtype=torch.float64)
-        # Through the values at Chebyshev's points of each piece, where such a polynomial is nearly the best.
+        # A polynomial through the values at an interval's Chebyshev points is nearly the best one.
         points = (1 - torch.cos((torch.arange(_DEGREE + 1).double() + 0.5) * math.pi / (_DEGREE + 1))) / 2
         values = torch.stack(excess_and_rest((starts.unsqueeze(-1) + points) / _PER_UNIT), -1)
         solved = torch.linalg.solve(torch.linalg.vander(points), values)
         self.register_buffer("coefficients", solved.flatten(1), persistent=False)
 
     def forward(self, u: Float64[Tensor, "B K"]) -> Float64[Tensor, "B K 2"]:
-        """Both functions, side by side; ``u`` within the ends."""
+        """Both functions on a last axis; ``u`` must lie within the ends."""
         place = u * _PER_UNIT - _PER_UNIT * LOWEST
         start = place.floor()
-        # NaN has no place; it stays NaN by what is left of it.
+        # NaN has no interval of its own; it stays NaN through the offset within the interval.
         piece = start.long().clamp(0, len(self.coefficients) - 1)
         parts = nn.functional.embedding(piece, self.coefficients).split(2, -1)
         along = (place - start).unsqueeze(-1)

@@ -1,4 +1,4 @@
-"""Weights and activations in eight bits, after training, with ranges from calibration inputs."""
+"""Quantisation after training: weights and activations in eight bits, with ranges from calibration inputs."""
 
 import tempfile
 from collections.abc import Iterator
@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 
 from opu.export.onnx_file import INPUT, quiet
 
-_LAYERS = ("Gemm", "Conv", "Relu")  # a ReLU is then a matter of the range that comes before it, and costs nothing
+_LAYERS = ("Gemm", "Conv", "Relu")  # a ReLU becomes part of the range of the layer before it, and costs nothing
 _ROWS_AT_ONCE = 100
 
 
 def quantised(model: Any, calibration: NDArray[np.float32]) -> Any:
-    """The same model with its layers in int8; what comes behind the network stays as it is.
+    """The same model with its layers in int8; the measures behind the network stay as they are.
 
     Args:
-        model: From :func:`opu.export.onnx_file.to_onnx`.
-        calibration: Ordinary inputs, some hundreds, by which ranges of activations are chosen.
+        model: A model of :func:`opu.export.onnx_file.to_onnx`.
+        calibration: Some hundreds of in-distribution inputs, which set the ranges of activations.
     """
     import onnx
     from onnxruntime import quantization
@@ -42,7 +42,7 @@ def quantised(model: Any, calibration: NDArray[np.float32]) -> Any:
             Reader(),
             op_types_to_quantize=list(_LAYERS),
             per_channel=True,
-            reduce_range=True,  # seven bits of weights: CPUs that add products in 16 bits do not overflow
+            reduce_range=True,  # weights of seven bits do not overflow on CPUs that add products in 16 bits
             activation_type=quantization.QuantType.QUInt8,
             weight_type=quantization.QuantType.QInt8,
         )

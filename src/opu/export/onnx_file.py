@@ -1,4 +1,4 @@
-"""A student as one ONNX file, checked against PyTorch before anybody uses it."""
+"""A student as an ONNX model, checked against PyTorch."""
 
 import logging
 import warnings
@@ -10,34 +10,34 @@ import torch
 from torch import Tensor
 
 from opu.checks import first_line
-from opu.export.answers import Prediction
-from opu.export.drift import Said
+from opu.export.drift import Predict
+from opu.export.outputs import StudentWithMeasures
 
 OPSETS = range(18, 24)  # from the first that the exporter writes to the last that ONNX Runtime was seen to run
 INPUT = "inputs"
-# The network runs in float32 on both sides, and small differences of its logits grow in what is made of them.
+# Both networks run in float32, and small differences of logits grow in the measures.
 TOLERANCE = 1e-3
 
 
 def required() -> None:
-    """Refuse to begin without the packages that export needs."""
+    """Refuse to begin without the packages of ONNX."""
     try:
         import onnx  # noqa: F401
         import onnxruntime  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise ValueError(
-            f"ONNX needs the extra packages of opu[onnx] ({error.name} is missing): pip install 'opu[onnx]'."
+            f'ONNX needs more packages ({error.name} is missing): pip install "one-pass-uncertainty[onnx]".'
         ) from None
 
 
-def to_onnx(answers: Prediction, example: Tensor, metadata: dict[str, str], opset: int = OPSETS[0]) -> Any:
-    """The model as ONNX's own object, with any number of inputs at a time.
+def to_onnx(network: StudentWithMeasures, example: Tensor, metadata: dict[str, str], opset: int = OPSETS[0]) -> Any:
+    """An ONNX model that takes any number of inputs at a time.
 
     Args:
-        answers: What is exported.
+        network: The student with its measures.
         example: A few inputs as they will come.
-        metadata: Kept in the file, for whoever loads it.
+        metadata: Texts by name that are kept in the file.
         opset: Version of ONNX's operators.
     """
     required()
@@ -51,12 +51,12 @@ def to_onnx(answers: Prediction, example: Tensor, metadata: dict[str, str], opse
     try:
         with quiet():
             program = torch.onnx.export(
-                answers,
+                network,
                 (example,),
                 dynamo=True,
                 dynamic_shapes=({0: torch.export.Dim("batch")},),
                 input_names=[INPUT],
-                output_names=list(answers.names),
+                output_names=list(network.names),
                 opset_version=opset,
                 verbose=False,
             )
@@ -66,7 +66,7 @@ def to_onnx(answers: Prediction, example: Tensor, metadata: dict[str, str], opse
     model = program.model_proto
     if not model.graph.input[0].type.tensor_type.shape.dim[0].dim_param:
         raise ValueError(
-            "the student's network takes the number of inputs for a constant, so its file would answer "
+            "the student's network takes the number of inputs for a constant, so its file would take "
             f"{len(example)} at a time only; where it says len(x), write x.shape[0]."
         )
     _strip(model)
@@ -86,13 +86,13 @@ def _strip(model: Any) -> None:
 
 
 def refusal(error: Exception) -> str:
-    """One line on a network that cannot leave Python."""
+    """One line on a network that cannot be exported."""
     first = first_line(error.__cause__ or error)
     return f"the student's network cannot be exported ({first[:200]}); use layers that torch.export knows."
 
 
-def runner(model: Any, num_threads: int = 0) -> Said:
-    """A model in ONNX Runtime on the CPU: from inputs to all outputs by name."""
+def runner(model: Any, num_threads: int = 0) -> Predict:
+    """The model in ONNX Runtime on the CPU: from inputs to all outputs by name."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -104,13 +104,13 @@ def runner(model: Any, num_threads: int = 0) -> Said:
 
 
 @torch.no_grad()
-def differences(said: Said, answers: Prediction, x: Tensor) -> dict[str, float]:
-    """How far each output is from PyTorch's at worst, relative to its size or to 1; refuses more than rounding explains.
+def differences(predict: Predict, network: StudentWithMeasures, x: Tensor) -> dict[str, float]:
+    """The largest relative difference of each output from PyTorch's; more than rounding explains is refused.
 
-    Of novelty it is the median: where two ordinary inputs nearly tie, rounding decides between two ranks.
+    For novelty it is the median: where two calibration inputs nearly tie, rounding decides between two ranks.
     """
-    theirs, found = said(x.numpy()), {}
-    for name, value in zip(answers.names, answers(x), strict=True):
+    theirs, found = predict(x.numpy()), {}
+    for name, value in zip(network.names, network(x), strict=True):
         off = (torch.from_numpy(theirs[name]) - value).abs() / value.abs().clamp(min=1)
         found[name] = float(off.median() if name.startswith("novelty") else off.max())
         if not found[name] < TOLERANCE:
@@ -123,7 +123,7 @@ def differences(said: Said, answers: Prediction, x: Tensor) -> dict[str, float]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without remarks of exporter and quantiser about packages and steps that nobody asked for."""
+    """Silence the exporter's and the quantiser's remarks about packages and steps that nobody asked for."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from opu.checks import check_particles
 from opu.distributions.dirichlet import Dirichlet
-from opu.distributions.pointwise import minimum_mmd, moment_match
 from opu.distributions.kernels import Exponential, Kernel
 from opu.distributions.moments import kernel_to_points, kernel_within
+from opu.distributions.pointwise import minimum_mmd, moment_match
 from opu.objectives import squared_mmd_between
 
 GAIN = 1e-7  # in squared MMD: a step that gains less ends the fit, within a fiftieth of the noise (measured on 500 particles)

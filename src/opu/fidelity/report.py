@@ -10,11 +10,11 @@ from scipy.stats import spearmanr
 from torch import Tensor, nn
 
 from opu import measures
-from opu.evaluation import metrics
 from opu.checks import check_inputs, check_labels, check_particles
 from opu.distributions.dirichlet import Dirichlet
-from opu.fidelity.gaps import Gaps, gaps, in_double
 from opu.distributions.kernels import Kernel
+from opu.evaluation import metrics
+from opu.fidelity.gaps import Gaps, gaps, in_double
 from opu.teachers import Teacher
 
 LEVEL = 0.9

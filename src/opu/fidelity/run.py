@@ -67,7 +67,7 @@ def report_on_run(
         outputs: What the particles are.
         console: Where to show the table.
     """
-    from opu.fidelity.picture import draw  # first of all, since it tells what to install where matplotlib is missing
+    from opu.plotting import draw_fidelity  # before the work, so that a missing package costs none of it
 
     console = console or Console()
     folder = run / "student" if (run / "student").is_dir() else run
@@ -100,7 +100,7 @@ def report_on_run(
     worst = [_of_input(found, index) for index in found.worst()]
     result = {**found.summary, "worst": worst, "sentence": found.sentence, "environment": environment()}
     write_json(run / "fidelity.json", result)
-    draw(run / "fidelity.png", found, student, x.to(student_type), teacher)
+    draw_fidelity(run / "fidelity.png", found, student, x.to(student_type), teacher)
     show(result, console)
     console.print(f"In {run}: fidelity.json, fidelity.png.", highlight=False)
     return result

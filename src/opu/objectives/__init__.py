@@ -1,4 +1,4 @@
-"""How far a student's answer is from its teacher's particles: objects, and names for them.
+"""Distances between a student's prediction and its teacher's particles: objects, and names for them.
 
 ``parse("0.1*clipped_kl + 10*mmd")`` is ``0.1 * ClippedKL() + 10 * ExactMMD()``.
 """
@@ -10,13 +10,14 @@ from opu.distributions.kernels import Exponential, Polynomial
 from opu.objectives.base import BaseObjective, Objective, WeightedSum, as_objective
 from opu.objectives.emd import Critic, CriticEMD
 from opu.objectives.exact_mmd import ExactMMD, squared_mmd_between
-from opu.objectives.kl import CrossEntropy, ForwardKL, ClippedKL
+from opu.objectives.kl import ClippedKL, CrossEntropy, ForwardKL
 from opu.objectives.sampled_mmd import SampledMMD
 from opu.objectives.sinkhorn import Sinkhorn
 
 __all__ = [
     "NAMES",
     "BaseObjective",
+    "ClippedKL",
     "Critic",
     "CriticEMD",
     "CrossEntropy",
@@ -25,7 +26,6 @@ __all__ = [
     "Objective",
     "SampledMMD",
     "Sinkhorn",
-    "ClippedKL",
     "WeightedSum",
     "as_objective",
     "default",
@@ -51,18 +51,18 @@ def parse(text: str) -> WeightedSum:
     return WeightedSum([_term(part) for part in re.split(r"(?<![\d.][eE])\+", text)])
 
 
-# The most classes with which KL, averaged over them, was seen to leave the mean near the teacher's.
-MOST_CLASSES_FOR_KL = 50
+# The largest number of classes with which averaged KL was seen to leave the mean close to the teacher's.
+MAX_CLASSES_FOR_KL = 50
 
 
 def default(num_classes: int) -> str:
-    """What is distilled by unless something else is asked for: KL, averaged over the classes, and exact MMD.
+    """The default objective: clipped KL, averaged over the classes, plus exact MMD.
 
-    KL adds up what each class has to say, and MMD does not. With the same weight for 10 classes and for 47 it would pull
-    the means of the latter away from the teacher's; with hundreds it does so at any weight that is worth having, and the
-    cross-entropy of the mean takes its place.
+    KL is a sum over classes and MMD is not, so one weight does not suit 10 classes and 47: it would pull the means of the
+    latter away from the teacher's. With hundreds of classes KL does so at any useful weight, and the cross-entropy of the
+    mean takes its place.
     """
-    if num_classes > MOST_CLASSES_FOR_KL:
+    if num_classes > MAX_CLASSES_FOR_KL:
         return "cross_entropy + 10*mmd"
     return f"{1 / num_classes:.3g}*clipped_kl + 10*mmd"
 

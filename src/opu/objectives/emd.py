@@ -43,11 +43,11 @@ class CriticEMD(BaseObjective):
     turn it, and the critic may then settle on the wrong sign.
 
     Args:
-        critic_steps: Inner iterations for each step of the student.
+        critic_steps: Number of critic updates per step of the student.
         penalty: Weight of the gradient penalty.
-        learning_rate: Of the critic's Adam.
-        num_samples: Draws from the student; as many as there are particles unless given.
-        hidden: Width of the critic.
+        learning_rate: Learning rate of the critic's Adam.
+        num_samples: Number of draws from the student per input; by default the number of particles.
+        hidden: Width of the critic's layers.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class CriticEMD(BaseObjective):
         return torch.optim.Adam(critic.parameters(), self.learning_rate, betas=(0.5, 0.9), capturable=like.is_cuda)
 
     def _move(self, critic: Critic, like: Tensor) -> None:
-        """What a checkpoint gave back lies on the CPU; the first call tells where it belongs."""
+        """Move what a checkpoint left on the CPU to the device of the first call."""
         assert self.optimizer is not None
         moments = self.optimizer.state_dict()["state"]
         critic.to(like)

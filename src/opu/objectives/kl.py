@@ -1,4 +1,4 @@
-"""Forward KL, maximum likelihood of the particles, amortised: plain, with a bound on each input's pull, or of means alone."""
+"""Forward KL: plain, with each input's gradient clipped, or between means alone (cross-entropy)."""
 
 import math
 
@@ -23,47 +23,47 @@ class ForwardKL(BaseObjective):
 
 
 class ClippedKL(BaseObjective):
-    r"""The forward KL, with the gradient of each input, in the coordinates :math:`\ln\alpha`, no longer than a bound.
+    r"""The forward KL, with the gradient of each input with respect to :math:`\ln\alpha` clipped to a largest norm.
 
-    Where a teacher's members are sure and disagree, as far outside its data, log-probabilities of minus fifty meet a
-    student that is still sharp, and the gradient of that one input is thousands of times that of any other. A few of them
-    drive the precision of all inputs to its lower bound, where little or nothing lets it come back.
+    Far outside its data, members of a teacher may be certain and contradict one another: log-probabilities of minus fifty
+    meet a student that is still sharp, and the gradient of that one input is thousands of times that of any other. A few
+    such inputs drive the precision of all inputs to its lower bound, from where it hardly returns.
 
-    Without noise the optimum of each input stays where it is, since there it has no gradient. The noise of a few particles
-    is cut as well, which moves it a little: use 32 or more. Values, by which epochs are chosen too, are those of the KL.
+    Clipping does not move an input's optimum, since the gradient vanishes there. With few particles it also clips noise,
+    which moves the optimum a little: use 32 or more. The value, by which epochs are chosen, is that of the plain KL.
 
     Args:
-        strongest: The longest gradient of one input.
+        max_norm: The largest norm of one input's gradient.
     """
 
-    def __init__(self, strongest: float | int = 3.0) -> None:
-        if not 0 < strongest < math.inf:
-            raise ValueError(f"the strongest pull of one input must be positive and finite; got {strongest}. Use 3.")
-        self.strongest = strongest
+    def __init__(self, max_norm: float | int = 3.0) -> None:
+        if not 0 < max_norm < math.inf:
+            raise ValueError(f"the largest norm of a gradient must be positive and finite; got {max_norm}. Use 3.")
+        self.max_norm = max_norm
 
     def __call__(self, x: Tensor, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
-        """One value per input, that of the forward KL; only its gradient differs."""
+        """One value per input, that of the forward KL; the gradient is clipped."""
         value = ForwardKL()(x, log_particles, q.detach())
         if not torch.is_grad_enabled():
             return value
         log_concentration = q.log_concentration()
         alpha = log_concentration.detach().exp()
         expected = torch.digamma(alpha) - torch.digamma(alpha.sum(-1, keepdim=True))
-        pull = alpha * (expected - log_particles.double().mean(0))
-        pull = pull * (self.strongest / pull.norm(dim=-1, keepdim=True).clamp(min=self.strongest))
-        # A sum that is 0 and has the shortened gradient.
-        move: Tensor = (pull * (log_concentration - log_concentration.detach())).sum(-1)
-        return value + move.to(value)
+        gradient = alpha * (expected - log_particles.double().mean(0))
+        gradient = gradient * (self.max_norm / gradient.norm(dim=-1, keepdim=True).clamp(min=self.max_norm))
+        # A term whose value is 0 and whose gradient is the clipped one.
+        carrier: Tensor = (gradient * (log_concentration - log_concentration.detach())).sum(-1)
+        return value + carrier.to(value)
 
     def __repr__(self) -> str:
-        return f"ClippedKL({self.strongest:g})"
+        return f"ClippedKL({self.max_norm:g})"
 
 
 class CrossEntropy(BaseObjective):
     r""":math:`-E_{p_x}\sum_k \pi_k \ln h_k`: the forward KL between the average particle and the mean, up to a constant.
 
-    Bayesian dark knowledge by itself, since it leaves the precision alone. Beside another objective it holds the mean
-    where a Dirichlet that follows hundreds of classes would pull it away.
+    By itself this is Bayesian dark knowledge, and it leaves the precision alone. In a sum it keeps the mean close to the
+    teacher's when there are hundreds of classes.
     """
 
     def __call__(self, x: Tensor, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:

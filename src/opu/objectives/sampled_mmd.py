@@ -13,7 +13,7 @@ class SampledMMD(BaseObjective):
 
     Args:
         kernel: By default the paper's choice, an RBF plus polynomials.
-        num_samples: Draws from the student; as many as there are particles unless given.
+        num_samples: Number of draws from the student per input; by default the number of particles.
     """
 
     def __init__(self, kernel: Kernel | None = None, num_samples: int | None = None) -> None:

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from opu.distributions.dirichlet import Dirichlet
 from opu.cuda_graph import being_captured
+from opu.distributions.dirichlet import Dirichlet
 from opu.distributions.kernels import squared_distances
 from opu.objectives.base import BaseObjective
 
@@ -68,7 +68,7 @@ def sinkhorn_divergence(
 
 
 def _rests(step_of_f: Tensor, step_of_g: Tensor, blur: float) -> bool:
-    if being_captured(step_of_f):  # nothing can be looked at then, so all the steps are taken
+    if being_captured(step_of_f):  # no value may be read then, so all the steps are taken
         return False
     return float(torch.maximum(step_of_f.abs().max(), step_of_g.abs().max())) < _TOLERANCE * blur
 

@@ -1,4 +1,4 @@
-"""A classifier for tables that answers with a whole distribution over the class probabilities, in one pass."""
+"""A classifier for tables that predicts a whole distribution over the class probabilities, in one pass."""
 
 import json
 from collections.abc import Iterator
@@ -17,18 +17,19 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from opu import measures, students
-from opu.distributions.dirichlet import Dirichlet
 from opu.distillation import Recipe, calibrate, distill
-from opu.files import write_json
+from opu.distributions.dirichlet import Dirichlet
 from opu.distributions.pointwise import maximum_likelihood
+from opu.files import write_json
 from opu.novelty import FEWEST_INPUTS
 from opu.sklearn.frames import require_pandas
-from opu.sklearn.teachers import make_teacher, standardisation
+from opu.sklearn.teachers import make_teacher
 from opu.students import Student
 from opu.students.links import Sigmoid, bounds_for
+from opu.students.standardise import Standardise
 
 FORMAT = 1
-# With fewer rows than this, none is withheld from the teacher.
+# From a smaller table no rows are withheld.
 FEWEST_TO_WITHHOLD = 100
 _ROWS_AT_ONCE = 8192
 
@@ -36,30 +37,31 @@ _ROWS_AT_ONCE = 8192
 class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A Bayesian classifier fitted to a table, then distilled into a small network.
 
-    ``fit`` fits the teacher and distils it; afterwards everything is one pass of the network: class probabilities, a
-    credible interval for each of them, and a novelty score. The score knows what the teacher knows: a Gaussian process
-    grows unsure far from its rows, a logistic regression may be sure of a row like none before. Columns are standardised
-    within. Numbers only: encode categories in a pipeline before it.
+    ``fit`` fits the teacher and distils it. Afterwards one pass of the network gives class probabilities, a credible
+    interval for each of them, and a novelty score. The score knows what the teacher knows: a Gaussian process grows
+    uncertain far from its training rows, a logistic regression may be certain about a row unlike any of them. Columns are
+    standardised internally. They must be numbers: encode categories in a pipeline first.
 
     Args:
-        teacher: ``"polya-gamma"`` (Bayesian logistic regression, needs ``opu[blr]``), ``"gp"`` (a Gaussian process, needs
-            ``opu[gp]``), ``"forest"``, ``"ensemble"`` (small networks), an ensemble of scikit-learn, or any
-            ``teacher(x, num_particles)`` of raw rows.
+        teacher: ``"polya-gamma"`` (Bayesian logistic regression, needs the extra ``blr``), ``"gp"`` (a Gaussian process),
+            ``"forest"``, ``"ensemble"`` (small networks), a scikit-learn ensemble, or any ``teacher(x, num_particles)``
+            that takes raw rows.
         hidden: Widths of the student's layers.
-        objective: What :func:`opu.distill` minimises. A small network on a table follows the KL well, and fast,
-            once no single row may pull too hard.
-        learning_rate: Of the distillation; small networks bear, and need, larger steps than those on images.
-        num_particles: Fresh ones for each row and step.
-        epochs: Passes over the rows; enough for 1,500 steps unless given.
-        withheld: Share of the rows that the teacher does not see; on them the novelty p-values are calibrated. Tables of
-            fewer than 100 rows are used whole, and p-values are then a little too small.
-        random_state: Of everything random.
+        objective: Objective that :func:`opu.distill` minimises. The clipped KL trains small networks on tables well and
+            fast, since no single row can dominate a step.
+        learning_rate: Learning rate of the distillation. Small networks need larger steps than those on images.
+        num_particles: Number of fresh particles per row and step.
+        epochs: Number of passes over the rows; as many as 1,500 steps need, unless given.
+        withheld: Fraction of the rows that the teacher does not see; they calibrate the novelty p-values. A table of
+            fewer than 100 rows is used whole, and p-values are then slightly too small.
+        random_state: Seed or random state of teacher, student and split.
 
     Attributes:
         classes_: The labels, in the order of the columns of ``predict_proba``.
-        teacher_: The fitted teacher, of standardised rows; absent after ``load``.
+        standardise_: Module from raw to standardised rows.
+        teacher_: The fitted teacher of standardised rows; absent after ``load``.
         student_: The network.
-        withheld_rows_: Places of the training rows that calibrated it and that neither it nor its teacher was fitted to.
+        withheld_rows_: Indices of the training rows that only calibrated: neither teacher nor student was fitted to them.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         withheld: Any = 0.1,
         random_state: Any = None,
     ) -> None:
-        # Whatever is given is kept as it is, and looked at in fit: scikit-learn's rule.
+        # scikit-learn requires that the constructor stores its arguments unchanged; fit checks them.
         self.teacher = teacher
         self.hidden = hidden
         self.objective = objective
@@ -94,13 +96,13 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"a classifier needs rows of at least two classes; got one class, {self.classes_[0]!r}. Check the target."
             )
         labels = np.searchsorted(self.classes_, y)
-        mean, scale = standardisation(X)
-        x = torch.from_numpy((X - mean.numpy()) / scale.numpy()).float()
+        self.standardise_ = Standardise.fit(X)
+        x = self.standardise_(torch.from_numpy(X)).float()
         with _own_randomness(self.random_state) as seed:
             seen, kept = _split(labels, self.withheld, seed)
             known = torch.from_numpy(labels)[seen]
             self.withheld_rows_ = np.arange(0) if kept is None else kept.numpy()
-            self.teacher_ = make_teacher(self.teacher, x[seen], known, mean, scale, self.classes_.tolist())
+            self.teacher_ = make_teacher(self.teacher, x[seen], known, self.standardise_, self.classes_.tolist())
             fitted = maximum_likelihood(self.teacher_(x[seen][:: max(1, len(seen) // 500)], 200)).log_precision
             student = students.mlp(x.shape[1], len(self.classes_), self.hidden, link=Sigmoid(*bounds_for(fitted)))
             student.start_precision_at(float(fitted.median()))
@@ -118,48 +120,42 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 held_out=self.withheld if kept is None else x[kept],
                 progress=False,
             )
-            if student.novelty is None and len(x) >= FEWEST_INPUTS:  # too few were held out, so all of them serve
+            if (
+                student.novelty is None and len(x) >= FEWEST_INPUTS
+            ):  # too few rows were held out, so all of them calibrate
                 calibrate(student, x)
-        self._ready(student, mean, scale)
+        self._keep(student)
         return self
 
-    def _ready(self, student: Student, mean: Tensor, scale: Tensor) -> None:
-        self.mean_, self.scale_ = mean.numpy(), scale.numpy()
-        # In float64 an answer does not depend on the rows beside it, to all digits that matter.
+    def _keep(self, student: Student) -> None:
+        # In float32 a row's prediction would depend, in its last digits, on the other rows of the batch.
         self.student_ = student.double().eval()
 
     @torch.no_grad()
     def predict_dirichlet(self, X: Any) -> Dirichlet:
-        """One Dirichlet over the class probabilities for each row."""
+        """One Dirichlet over the class probabilities per row."""
         check_is_fitted(self, "student_")
         X = validate_data(self, X, reset=False, dtype=np.float64)
-        x = torch.from_numpy((X - self.mean_) / self.scale_)
-        parts = [self.student_(part) for part in x.split(_ROWS_AT_ONCE)]
-        columns = zip(*((q.mean, q.log_precision, q.log_mean) for q in parts), strict=True)
-        return Dirichlet(*(torch.cat(column) for column in columns))
+        x = self.standardise_(torch.from_numpy(X))
+        return Dirichlet.cat([self.student_(part) for part in x.split(_ROWS_AT_ONCE)])
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Class probabilities."""
-        answer: NDArray[np.float64] = self.predict_dirichlet(X).mean.numpy()
-        return answer
+        probabilities: NDArray[np.float64] = self.predict_dirichlet(X).mean.numpy()
+        return probabilities
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The most probable class."""
-        best = self.predict_proba(X).argmax(-1)
-        answer: NDArray[Any] = self.classes_[best]
-        return answer
+        labels: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(-1)]
+        return labels
 
-    def predict_interval(
-        self,
-        X: Any,
-        level: float = 0.9,
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def predict_interval(self, X: Any, level: float = 0.9) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Lower and upper end of a credible interval for each class probability, both ``(rows, classes)``."""
         low, high = self.predict_dirichlet(X).marginals().interval(level)
         return low.numpy(), high.numpy()
 
     def uncertainty(self, X: Any) -> Any:
-        """A frame of pandas with every measure, the novelty score and its p-value, one line for each row."""
+        """A pandas frame with every measure, the novelty score and its p-value, one line per row."""
         pd = require_pandas()
         q = self.predict_dirichlet(X)
         columns = {name: values.numpy() for name, values in measures.all_measures(q).items()}
@@ -170,7 +166,7 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return pd.DataFrame(columns, index=getattr(X, "index", None))
 
     def save(self, folder: str | Path) -> None:
-        """Write the student, the classes and the scaling into a folder, without pickle; the teacher stays behind."""
+        """Write the student, the classes and the scaling into a folder, without pickle and without the teacher."""
         check_is_fitted(self, "student_")
         folder = Path(folder)
         self.student_.save(folder / "student")
@@ -180,15 +176,15 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "kind": "opu classifier",
             "classes": self.classes_.tolist(),
             "dtype": "str" if self.classes_.dtype.kind in "OU" else self.classes_.dtype.name,
-            "mean": self.mean_.tolist(),
-            "scale": self.scale_.tolist(),
+            "mean": self.standardise_.mean.tolist(),
+            "scale": self.standardise_.scale.tolist(),
             "feature_names": None if names is None else list(names),
         }
         write_json(folder / "classifier.json", description)
 
     @classmethod
     def load(cls, folder: str | Path) -> "OnePassClassifier":
-        """Read what :meth:`save` wrote; ready to predict."""
+        """Read a classifier that :meth:`save` wrote; it can predict but has no teacher."""
         path = Path(folder) / "classifier.json"
         try:
             found = json.loads(path.read_text())
@@ -205,30 +201,31 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         new.n_features_in_ = len(mean)
         if names is not None:
             new.feature_names_in_ = np.array(names, dtype=object)
-        new._ready(students.load(Path(folder) / "student"), mean, scale)
+        new.standardise_ = Standardise(mean, scale)
+        new._keep(students.load(Path(folder) / "student"))
         return new
 
 
 @contextmanager
 def _own_randomness(random_state: Any) -> Iterator[int]:
-    """A seed, and torch's random state set by it within, and as it was afterwards."""
+    """Set torch's random state from a seed within the block, and restore it afterwards; yields the seed."""
     seed = int(check_random_state(random_state).randint(2**31 - 1))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield seed
 
 
-def _split(labels: NDArray[np.int64], share: float, seed: int) -> tuple[Tensor, Tensor | None]:
-    """Rows for the teacher, and rows withheld from it; every class stays with the teacher."""
+def _split(labels: NDArray[np.int64], fraction: float, seed: int) -> tuple[Tensor, Tensor | None]:
+    """Row numbers for the teacher, and those withheld from it; the teacher keeps rows of every class."""
     rows = np.arange(len(labels))
-    if not share or len(labels) < FEWEST_TO_WITHHOLD:
+    if not fraction or len(labels) < FEWEST_TO_WITHHOLD:
         return torch.from_numpy(rows), None
     # A class with a single row cannot be divided, and must not be lost.
     counts = np.bincount(labels)
     single = counts[labels] < 2
-    enough = share * (~single).sum() >= len(counts)
+    enough = fraction * (~single).sum() >= len(counts)
     seen, kept = train_test_split(
-        rows[~single], test_size=share, random_state=seed, stratify=labels[~single] if enough else None
+        rows[~single], test_size=fraction, random_state=seed, stratify=labels[~single] if enough else None
     )
     seen = np.sort(np.concatenate([seen, rows[single]]))
     lost = np.setdiff1d(labels, labels[seen])

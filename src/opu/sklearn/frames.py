@@ -1,4 +1,4 @@
-"""A table from a file: read, looked over, and turned into numbers the same way every time."""
+"""Tables in files: reading them, checking their columns, and encoding them as numbers."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from opu.checks import first_line
+from opu.checks import first_line, optional
 
 MOST_CATEGORIES = 50
 
 
 def read_frame(path: Path, *, header: bool = True) -> Any:
-    """A frame of pandas from a CSV, TSV or Parquet file; without a header, columns are named 1, 2, and so on."""
-    require_pandas()
+    """A pandas frame from a CSV, TSV or Parquet file; without a header, columns are named 1, 2, and so on."""
     if not path.is_file():
         raise ValueError(f"there is no file {path}; give a CSV or Parquet file.")
     kind = path.suffix.lower()
@@ -24,7 +23,7 @@ def read_frame(path: Path, *, header: bool = True) -> Any:
         raise ValueError(f"{path} must end in .csv, .tsv or .parquet; got {path.suffix or 'no ending'}.")
     try:
         frame, names = _read(path, kind, header)
-    except (ValueError, OSError) as error:  # what pandas and pyarrow raise for broken files are ValueErrors
+    except (ValueError, OSError) as error:  # pandas and pyarrow raise kinds of ValueError for broken files
         raise ValueError(f"{path} could not be read as a table ({first_line(error)}).") from error
     _check_names(path, names, header=header and kind != ".parquet")
     frame.columns = names
@@ -42,7 +41,7 @@ def _read(path: Path, kind: str, header: bool) -> tuple[Any, list[str]]:
     if not header:
         frame = pd.read_csv(path, sep=separator, header=None)
         return frame, [str(number) for number in range(1, frame.shape[1] + 1)]
-    # The names as they stand in the file: pandas would rename those that occur twice.
+    # The names are read on their own, since pandas would rename those that occur twice.
     first = pd.read_csv(path, sep=separator, header=None, nrows=1, dtype=str, keep_default_na=False)
     names = [str(name) for name in first.iloc[0]]
     frame = pd.read_csv(path, sep=separator)
@@ -79,12 +78,12 @@ def _reads_as_number(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Encoding:
-    """How columns become numbers: some as they are, some as one number for each of their texts.
+    """How columns become numbers: columns of numbers stay as they are, columns of texts become one indicator per text.
 
     Attributes:
-        target: The column that is predicted.
-        numbers: Columns of numbers, in order.
-        texts: Columns of texts, in order, with the texts that each may hold.
+        target: Name of the column to predict.
+        numbers: Names of the columns of numbers, in order.
+        texts: Names of the columns of texts, in order, with the texts that each may hold.
     """
 
     target: str
@@ -93,7 +92,7 @@ class Encoding:
 
     @classmethod
     def of(cls, frame: Any, target: str) -> tuple["Encoding", list[str]]:
-        """Look a table over; the encoding, and a line for each column that was left out."""
+        """The encoding of a table, and a line for each column that is left out."""
         if target not in frame.columns:
             raise ValueError(_unknown(target, list(frame.columns), "the target"))
         missing = int(frame[target].isna().sum())
@@ -139,16 +138,16 @@ class Encoding:
         return np.concatenate(parts, 1).astype(np.float64)
 
     def unused(self, frame: Any) -> list[str]:
-        """Columns of a table that the model does not look at."""
+        """Names of the columns of a table that the model does not use."""
         return [name for name in frame.columns if name not in (*self.numbers, *self.texts, self.target)]
 
     def as_dict(self) -> dict[str, Any]:
-        """For a json file."""
+        """The encoding as values for a json file."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, found: dict[str, Any]) -> "Encoding":
-        """What :meth:`as_dict` gave."""
+        """The encoding that :meth:`as_dict` described."""
         return cls(
             found["target"], tuple(found["numbers"]), {name: tuple(known) for name, known in found["texts"].items()}
         )
@@ -169,7 +168,7 @@ def _as_numbers(column: Any) -> NDArray[np.float64]:
 
 def _texts_of(column: Any) -> tuple[str, ...]:
     parsed = require_pandas().to_numeric(column, errors="coerce")
-    if parsed.notna().mean() >= 0.5:  # mostly numbers, so the rest is a mistake
+    if parsed.notna().mean() >= 0.5:  # a column that is mostly numbers is not meant as texts
         raise ValueError(_text_among_numbers(column))
     known = sorted(set(column.astype(str)))
     if len(known) > MOST_CATEGORIES:
@@ -217,9 +216,5 @@ def _unknown(name: str, given: Sequence[str], what: str = "column") -> str:
 
 
 def require_pandas() -> Any:
-    """The package, or one sentence that says how to get it."""
-    try:
-        import pandas as pd
-    except ImportError as error:
-        raise ImportError('reading tables needs pandas; install it with: pip install "opu[tables]".') from error
-    return pd
+    """The package pandas, or an error that names the extra."""
+    return optional("pandas", "reading a table", "tables")

@@ -1,4 +1,4 @@
-"""From a table in a file to a run folder with a classifier, and from a run folder to predictions: no Python needed."""
+"""`opu fit` and `opu predict`: from a table to a run folder with a classifier, and from that to predictions."""
 
 import json
 import warnings
@@ -12,16 +12,18 @@ from rich.console import Console
 from rich.progress import track
 from sklearn.model_selection import StratifiedKFold
 
-from opu.evaluation import metrics
+from opu import measures, plotting
+from opu.choices import TABLE_TEACHERS, TableTeacher, check_choice
+from opu.distillation.run_folder import make_folder
 from opu.environment import environment
+from opu.evaluation import metrics
 from opu.fidelity.run import keep_evaluation
 from opu.files import write_atomically, write_json
-from opu.distillation.run_folder import make_folder
 from opu.sklearn.classifier import OnePassClassifier
 from opu.sklearn.frames import MOST_CATEGORIES, Encoding, read_frame, require_pandas
-from opu.sklearn.teachers import FITTED
 
 LEVEL = 0.9
+(ENTROPY,) = measures.named("E")
 
 
 def fit_table(
@@ -29,18 +31,14 @@ def fit_table(
     target: str,
     out: Path,
     *,
-    teacher: str = "polya-gamma",
+    teacher: TableTeacher = "polya-gamma",
     folds: int = 5,
     seed: int = 0,
     header: bool = True,
     console: Console,
 ) -> dict[str, Any]:
-    """Cross-validate a classifier on a table, fit it to all of it, and write the run folder; the metrics."""
-    # Before the work, so that a missing package for pictures costs none of it.
-    from opu.sklearn.picture import draw_calibration
-
-    if teacher not in FITTED:
-        raise ValueError(f"--teacher must be one of {', '.join(FITTED)}; got {teacher!r}.")
+    """Cross-validate a classifier on a table, fit it to all rows, and write the run folder; returns the metrics."""
+    check_choice("--teacher", teacher, TABLE_TEACHERS)
     frame = read_frame(data, header=header)
     encoding, notes = Encoding.of(frame, target)
     x, labels = encoding.matrix(frame), _labels(frame[target])
@@ -65,17 +63,32 @@ def fit_table(
         "environment": environment(),
     }
     write_json(out / "metrics.json", result)
-    draw_calibration(out / "calibration.png", checked["probabilities"], checked["truth"], checked["p_values"])
+    if (advice := plotting.missing()) is None:
+        picture = out / "calibration.png"
+        plotting.draw_calibration(picture, checked["probabilities"], checked["truth"], checked["p_values"])
+    else:
+        console.print(advice, highlight=False)
     _keep_evaluation(out, model, x, labels)
     return result
 
 
+def summary(found: dict[str, Any]) -> list[str]:
+    """The lines that `opu fit` prints about its metrics."""
+    checked = found["cross_validation"]
+    first = (
+        f"{found['num_rows']} rows, {found['num_features']} features, {len(found['classes'])} classes. In "
+        f"{checked['folds']}-fold cross-validation: accuracy {checked['accuracy']:.1f} %, ECE {checked['ece']:.1f} %, "
+        f"intervals hold {100 * checked['coverage']['of_teacher']:.0f} % of the teacher's particles (nominal: 90 %)."
+    )
+    return [first, *(f"Noticed: {warning}" for warning in found["warnings"])]
+
+
 def _keep_evaluation(out: Path, model: OnePassClassifier, rows: NDArray[np.float64], labels: NDArray[Any]) -> None:
-    """The teacher's particles for the rows that were withheld from it, so that `opu fidelity` can look back."""
+    """Write the teacher's particles for the withheld rows, which `opu fidelity` reads."""
     kept = model.withheld_rows_
     if not len(kept):
         return
-    x = torch.from_numpy((rows - model.mean_) / model.scale_).float()
+    x = model.standardise_(torch.from_numpy(rows)).float()
     truth = torch.from_numpy(np.searchsorted(model.classes_, labels))[kept]
     seen = np.setdiff1d(np.arange(len(x)), kept)
     keep_evaluation(out, model.teacher_, x[kept], truth, x[seen])
@@ -84,16 +97,18 @@ def _keep_evaluation(out: Path, model: OnePassClassifier, rows: NDArray[np.float
 def predict_table(
     run: Path, data: Path, out: Path, *, level: float = LEVEL, header: bool = True, console: Console
 ) -> int:
-    """Probabilities, intervals, measures and novelty for each row of a table, as a CSV file; the number of rows."""
+    """Write probabilities, intervals, measures and novelty for each row of a table as CSV; returns the number of rows."""
     pd = require_pandas()
     if out.exists():
-        raise ValueError(f"{out} is there already, and was not changed; choose another --out.")
+        raise ValueError(f"{out} exists already and was not changed; choose another --out.")
     model = OnePassClassifier.load(run)
     encoding = _read_encoding(run / "encoding.json")
     frame = read_frame(data, header=header)
     unused = encoding.unused(frame)
     if unused:
-        console.print(f"not used, since the model was not fitted to them: {', '.join(unused)}.", highlight=False)
+        console.print(
+            f"columns that the model was not fitted to, and does not use: {', '.join(unused)}.", highlight=False
+        )
     x = encoding.matrix(frame)
     probabilities, (low, high) = model.predict_proba(x), model.predict_interval(x, level)
     columns: dict[str, Any] = {"prediction": model.predict(x)}
@@ -108,7 +123,7 @@ def _labels(column: Any) -> NDArray[Any]:
     count = column.nunique()
     if count < 2:
         raise ValueError(
-            f"the target {column.name} holds one class only, {str(column.iloc[0])!r}; there is nothing to tell apart."
+            f"the target {column.name} holds one class only, {str(column.iloc[0])!r}; a classifier needs two."
         )
     if count > MOST_CATEGORIES:
         raise ValueError(
@@ -126,9 +141,9 @@ def _labels(column: Any) -> NDArray[Any]:
 
 
 def _cross_validate(
-    x: NDArray[np.float64], labels: NDArray[Any], teacher: str, folds: int, seed: int, console: Console
+    x: NDArray[np.float64], labels: NDArray[Any], teacher: TableTeacher, folds: int, seed: int, console: Console
 ) -> dict[str, Any]:
-    """Prediction to every row by a classifier that has not seen it, and how good they are."""
+    """Predictions for every row by a classifier that has not seen it, and their metrics."""
     folds = min(folds, int(np.unique(labels, return_counts=True)[1].min()))
     classes = np.unique(labels)
     probabilities = np.zeros((len(x), len(classes)))
@@ -140,28 +155,28 @@ def _cross_validate(
         model = OnePassClassifier(teacher, random_state=seed + number).fit(x[train], labels[train])
         probabilities[test] = model.predict_proba(x[test])
         measured = model.uncertainty(x[test])
-        entropy[test], novelty[test] = measured["predictive_entropy"], measured.get("novelty", np.nan)
+        entropy[test], novelty[test] = measured[ENTROPY], measured.get("novelty", np.nan)
         p_values[test] = measured.get("novelty_p_value", np.nan)
         accuracies.append(100 * model.score(x[test], labels[test]))
         covered.append(_coverage(model, x[test]))
     truth = torch.from_numpy(np.searchsorted(classes, labels))
-    answers = torch.from_numpy(probabilities)
-    wrong = (answers.argmax(-1) != truth).numpy()
+    predicted = torch.from_numpy(probabilities)
+    wrong = (predicted.argmax(-1) != truth).numpy()
     found = {
         "folds": folds,
-        "accuracy": metrics.accuracy(answers, truth),
+        "accuracy": metrics.accuracy(predicted, truth),
         "accuracy_of_folds": accuracies,
-        "nll": metrics.negative_log_likelihood(answers, truth),
-        "brier": metrics.brier_score(answers, truth),
-        "ece": metrics.calibration_error(answers, truth),
-        "errors": {"base_rate": 100 * float(wrong.mean())} | _finds(wrong, entropy=entropy, novelty=novelty),
+        "nll": metrics.negative_log_likelihood(predicted, truth),
+        "brier": metrics.brier_score(predicted, truth),
+        "ece": metrics.calibration_error(predicted, truth),
+        "errors": {"base_rate": 100 * float(wrong.mean())} | _detections(wrong, entropy=entropy, novelty=novelty),
         "coverage": {"level": LEVEL, "of_teacher": float(np.mean(covered))},
         "flagged_at_5_percent": 100 * float(np.mean(p_values < 0.05)),
     }
     return {"metrics": found, "probabilities": probabilities, "truth": truth.numpy(), "p_values": p_values}
 
 
-def _finds(wrong: NDArray[np.bool_], **scores: NDArray[np.float64]) -> dict[str, Any]:
+def _detections(wrong: NDArray[np.bool_], **scores: NDArray[np.float64]) -> dict[str, Any]:
     known = wrong.any() and not wrong.all()
     return {
         name: metrics.detection(values, wrong) if known and np.isfinite(values).all() else None
@@ -170,11 +185,10 @@ def _finds(wrong: NDArray[np.bool_], **scores: NDArray[np.float64]) -> dict[str,
 
 
 def _coverage(model: OnePassClassifier, rows: NDArray[np.float64]) -> float:
-    """Share of the teacher's particles within the student's intervals."""
+    """Fraction of the teacher's particles within the student's intervals."""
     low, high = model.predict_interval(rows, LEVEL)
-    particles = (
-        model.teacher_(torch.from_numpy((rows - model.mean_) / model.scale_).float(), 200).double().exp().numpy()
-    )
+    x = model.standardise_(torch.from_numpy(rows)).float()
+    particles = model.teacher_(x, 200).double().exp().numpy()
     return float(np.mean((low <= particles) & (particles <= high)))
 
 

@@ -43,6 +43,9 @@ class BaseStudent(nn.Module):
         """Keep a calibrated novelty score, or forget the one that no longer fits the weights."""
         self.novelty = novelty
 
+    def saw(self, x: Tensor) -> None:
+        """Take note of what inputs look like."""
+
     def fresh_start(self, teacher: Teacher, recipe: Any) -> "BaseStudent":
         """Get ready for a new distillation."""
         self.set_novelty(None)

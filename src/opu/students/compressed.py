@@ -1,4 +1,4 @@
-"""Students with less in them, which are distilled as any other: weights of one bit, and weights that are left out."""
+"""Smaller students, distilled like any other: binary weights, and pruned weights."""
 
 from collections.abc import Sequence
 
@@ -11,18 +11,18 @@ from opu.students.student import Student
 
 
 class BinaryLinear(nn.Linear):
-    """A layer each of whose units has weights of one size, which differ in their sign alone.
+    """A linear layer with binary weights: all weights of a unit have one absolute value and differ in sign only.
 
-    The size is the mean of the absolute values below it. Training moves those real values: a gradient passes the signs as
-    if they were not there (straight-through), and a weight that has come to zero changes sides.
+    That value is the mean absolute value of the real weights behind them. Training updates the real weights with
+    straight-through gradients: the sign function is ignored in the backward pass.
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """With binary weights."""
+        """The layer's output with binary weights."""
         return nn.functional.linear(x, self.binary_weight(), self.bias)
 
     def binary_weight(self) -> Tensor:
-        """As large as the mean of each unit's weights, with their signs; never zero."""
+        """The binary weights; their gradient is that of the real ones."""
         size = self.weight.abs().mean(1, keepdim=True)
         binary = torch.where(self.weight < 0, -size, size)
         return self.weight + (binary - self.weight).detach()
@@ -36,7 +36,7 @@ def binary_mlp(
     shared_trunk: bool = False,
     link: Link | str = "softsign",
 ) -> Student:
-    """A student of fully connected layers with weights of one bit; the heads, which are small, keep theirs.
+    """A student of fully connected layers with binary weights; the heads, which are small, keep real weights.
 
     Args:
         num_features: Numbers per input: 784 for 28 x 28 images.
@@ -64,7 +64,7 @@ def _binary(layer: nn.Module) -> BinaryLinear:
 
 
 def with_plain_layers(student: Student) -> Student:
-    """The same student, changed in place, with binary weights as they are in place of the real ones behind them."""
+    """Replace binary layers by plain ones with the same weights; the student is changed in place."""
     for module in list(student.modules()):
         for name, layer in list(module.named_children()):
             if isinstance(layer, BinaryLinear):
@@ -75,20 +75,26 @@ def with_plain_layers(student: Student) -> Student:
 
 
 def prune(student: Student, share: float | int) -> Student:
-    """Leave out a share of the weights of every layer, the smallest ones; they stay out when it is distilled further.
+    """Set the smallest weights of every layer to zero; they stay zero when the student is distilled further.
 
-    The student is changed in place. Distil it again after that: the weights that are left make up for the others.
+    The student is changed in place. Distil it again afterwards, so that the other weights make up for the loss.
 
     Args:
-        student: Trained, of any architecture.
-        share: How many of a layer's weights to leave out, from 0 to below 1; biases and heads of less than a thousand
-            weights are left alone.
+        student: A trained student of any architecture.
+        share: Fraction of each layer's weights to prune, from 0 to below 1. Biases and layers of fewer than a thousand
+            weights are not pruned.
     """
     if not 0 <= share < 1:
-        raise ValueError(f"the share of weights to leave out must be from 0 to below 1; got {share}.")
-    for layer in student.modules():
-        if isinstance(layer, nn.Linear | nn.Conv2d | nn.Conv1d) and layer.weight.numel() >= _SMALL:
-            _prune_layer(layer.weight, share)
+        raise ValueError(f"the fraction of weights to prune must be from 0 to below 1; got {share}.")
+    kinds = nn.Linear | nn.Conv2d | nn.Conv1d
+    layers = [m for m in student.modules() if isinstance(m, kinds) and m.weight.numel() >= _SMALL]
+    if not layers:
+        raise ValueError(
+            f"this student has no layer of at least {_SMALL} weights to prune; if it was loaded without the class of its "
+            "network, give that: opu.load(folder, backbone=net)."
+        )
+    for layer in layers:
+        _prune_layer(layer.weight, share)
     return student
 
 
@@ -102,7 +108,7 @@ def _prune_layer(weight: Tensor, share: float | int) -> None:
         smallest = weight.abs().flatten().kthvalue(count).values
         weight.mul_(weight.abs() > smallest)
     kept = weight != 0
-    # Without a gradient an optimiser that starts anew leaves them at zero, and files and graphs need no masks.
+    # Without a gradient, an optimiser without momentum from before leaves them at zero; files need no masks.
     weight.register_hook(lambda gradient: gradient * kept.to(gradient))
 
 

@@ -55,7 +55,7 @@ def lenet(
     Args:
         num_classes: K.
         image_shape: Channels, height, width.
-        channels: Of the two convolutions.
+        channels: Numbers of channels of the two convolutions.
         hidden: Width of the hidden layer.
         shared_trunk: One trunk with two heads instead of two networks.
         link: See :class:`Student`.

@@ -66,6 +66,11 @@ class Student(BaseStudent):
         """How to build this student again, if it knows."""
         return None if self.architecture is None else {**self.architecture, "link": str(self.link)}
 
+    def saw(self, x: Tensor) -> None:
+        """Remember shape and type of inputs, without which a network of a user's own class cannot be written to a file."""
+        if self.architecture is not None and self.architecture["architecture"] == "from_teacher":
+            self.architecture |= {"input_shape": list(x.shape[1:]), "input_type": str(x.dtype).removeprefix("torch.")}
+
     def parameter_groups(self, updates: Updates) -> list[list[nn.Parameter]]:
         """All parameters, or the mean's and the precision's in turn; a shared trunk belongs to both."""
         if updates == "joint":
@@ -142,7 +147,9 @@ class Student(BaseStudent):
         if link is None:
             raise ValueError(f"only a bounded link has bounds to fit; this student's is {self.link}.")
         if self.novelty is not None:
-            raise ValueError("bounds are fitted before distilling; this student is trained, and would predict otherwise.")
+            raise ValueError(
+                "bounds are fitted before distilling; this student is trained, and would predict otherwise."
+            )
         rows = as_rows(x)
         some = rows.take(torch.arange(0, len(rows), max(1, len(rows) // 500))[:500])
         particles = teacher(some.to(device_of(self)), num_particles)

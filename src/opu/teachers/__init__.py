@@ -5,6 +5,7 @@ from opu.teachers.diagnostics import Mixing
 from opu.teachers.ensemble import Ensemble
 from opu.teachers.function import Function
 from opu.teachers.gp_samples import GPSamples
+from opu.teachers.laplace import LaplaceLastLayer, laplace
 from opu.teachers.logistic import GibbsSettings, polya_gamma
 from opu.teachers.logistic_samples import LogisticSamples
 from opu.teachers.mc_dropout import MCDropout
@@ -24,6 +25,7 @@ __all__ = [
     "GPSamples",
     "GibbsSettings",
     "LangevinSettings",
+    "LaplaceLastLayer",
     "LogisticSamples",
     "MCDropout",
     "Mixing",
@@ -34,6 +36,7 @@ __all__ = [
     "Teacher",
     "WeightSamples",
     "as_teacher",
+    "laplace",
     "polya_gamma",
     "sgld",
     "sgpmc",

@@ -1,4 +1,4 @@
-"""Arrays in files, memory-mapped where the format allows it, and never unpickled."""
+"""Arrays in files, memory-mapped if the format allows it, and never unpickled."""
 
 import zipfile
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class _NotWanted(Exception):
-    """The file is whole but does not hold what is needed; the text is for the user."""
+    """The file can be read but does not hold what is needed; its text is for the user."""
 
 
 def as_array(values: Tensor | NDArray[Any]) -> NDArray[Any]:
@@ -26,7 +26,7 @@ def as_array(values: Tensor | NDArray[Any]) -> NDArray[Any]:
 
 
 def open_array(path: Path, key: str | None = None) -> Any:
-    """The array in a ``.npy``, ``.npz`` or ``.safetensors`` file; ``key`` says which, where there are several."""
+    """The array in a ``.npy``, ``.npz`` or ``.safetensors`` file; ``key`` names it if there are several."""
     readers: dict[str, Callable[[Path, str | None], Any]] = {
         ".npy": _open_npy,
         ".npz": _open_npz,
@@ -41,7 +41,7 @@ def open_array(path: Path, key: str | None = None) -> Any:
     except _NotWanted as error:
         raise ValueError(f"{path}: {error}") from None
     except Exception as error:
-        # Readers say all kinds of things about a broken file, some of them bad advice; their words stay in the chain.
+        # Readers raise all kinds of errors for a broken file, some with bad advice; the original stays in the chain.
         raise ValueError(
             f"{path} could not be read as {path.suffix} ({type(error).__name__}); it may be cut short, or hold pickled "
             "objects. Save it again, as plain numbers."
@@ -83,7 +83,7 @@ def _open_npz(path: Path, key: str | None) -> NDArray[Any]:
             with archive.open(member) as stream:
                 compressed: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
             return compressed
-    # Stored without compression, the array lies in the archive as it is, and can be mapped where it begins.
+    # An array stored without compression can be memory-mapped from where it begins in the archive.
     with path.open("rb") as raw:
         raw.seek(member.header_offset + 26)
         lengths = np.frombuffer(raw.read(4), dtype="<u2")

@@ -1,4 +1,4 @@
-"""What a teacher is, and what every teacher needs."""
+"""The interface of a teacher, and helpers that teachers share."""
 
 import math
 from abc import ABC, abstractmethod
@@ -11,13 +11,14 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from opu.checks import check_at_least
 from opu.choices import OUTPUTS, Outputs, check_choice
 from opu.cuda_graph import being_captured
 
 
 @runtime_checkable
 class Teacher(Protocol):
-    """A Bayesian classifier seen through its particles: ``(S, B, K)`` log-probabilities for a batch of inputs.
+    """A Bayesian classifier as a source of particles: ``(S, B, K)`` log-probabilities for a batch of inputs.
 
     Any callable of this form will do. A teacher with a finite number of posterior samples returns all of them when more
     are requested, and a random subset when fewer are.
@@ -29,10 +30,10 @@ class Teacher(Protocol):
 
 
 class BaseTeacher(ABC):
-    """A teacher that can say more than its particles; each method has a default that suits most.
+    """A teacher that tells :func:`opu.distill` more about itself; each method has a default that suits most teachers.
 
     Attributes:
-        known_inputs_only: Whether particles exist for certain inputs only, so that augmented inputs cannot be labelled.
+        known_inputs_only: Whether particles exist for certain inputs only; augmentation is then impossible.
     """
 
     known_inputs_only: ClassVar[bool] = False
@@ -42,11 +43,11 @@ class BaseTeacher(ABC):
         """Particles for a batch of inputs."""
 
     def bind(self, batches: Iterable[Tensor]) -> "BaseTeacher":
-        """The teacher for a run over these inputs; :func:`opu.distill` calls this once."""
+        """Get ready for a run over these inputs; :func:`opu.distill` calls this once and uses the result."""
         return self
 
     def network(self) -> nn.Module | None:
-        """One network that predicts about what the teacher predicts on average, if there is one."""
+        """One network whose predictions are close to the teacher's average, if there is one."""
         return None
 
 
@@ -65,13 +66,14 @@ def as_teacher(teacher: Teacher) -> BaseTeacher:
 
 
 def to_log_probabilities(values: Tensor, outputs: Outputs, floor: float = 1e-12) -> Tensor:
-    """What a network or an array gives, as log-probabilities.
+    """Outputs of a network or values of an array as log-probabilities.
 
     Args:
-        values: The last axis holds the classes.
-        outputs: What the values are.
-        floor: Probabilities below it are raised to it, since an exact 0 has no logarithm.
+        values: Outputs with the classes on the last axis.
+        outputs: Kind of the values.
+        floor: Smallest probability; smaller ones are raised to it, since an exact 0 has no logarithm.
     """
+    check_choice("outputs", outputs, OUTPUTS)
     if outputs == "probabilities" and not being_captured(values):
         low, high = float(values.min()), float(values.max())
         sums = values.double().sum(-1)
@@ -84,7 +86,6 @@ def to_log_probabilities(values: Tensor, outputs: Outputs, floor: float = 1e-12)
     if outputs == "probabilities":
         raised = (values if values.dtype == torch.float64 else values.float()).clamp(min=floor)
         return (raised / raised.sum(-1, keepdim=True)).log()
-    check_choice("outputs", outputs, OUTPUTS)
     if _look_like_probabilities(values):
         raise ValueError(
             f"the teacher's outputs were announced as {outputs} but lie on the simplex, row by row; a second softmax would "
@@ -93,11 +94,11 @@ def to_log_probabilities(values: Tensor, outputs: Outputs, floor: float = 1e-12)
     if outputs == "log_probabilities":
         lowest = values.masked_fill(values == -torch.inf, 0.0).min().clamp(max=math.log(floor))
         values = torch.where(values == -torch.inf, lowest, values)
-    return values.log_softmax(-1)  # which leaves log-probabilities as they are
+    return values.log_softmax(-1)  # leaves log-probabilities unchanged
 
 
 def _look_like_probabilities(values: Tensor) -> bool:
-    if being_captured(values):  # nothing may be read back then, and calls before this one were looked at
+    if being_captured(values):  # no value may be read during the capture of a CUDA graph; earlier calls were checked
         return False
     return bool((values >= 0).all()) and bool(((values.sum(-1) - 1).abs() < 1e-4).all())
 
@@ -113,31 +114,24 @@ def as_logits(net: nn.Module, outputs: Outputs) -> nn.Module:
 
 
 def as_tensor(values: Any) -> Tensor:
-    """A tensor of what a user gave; an array is copied, since torch wants memory that it may write to."""
+    """A user's values as a tensor; an array is copied, since torch needs writable memory."""
     return torch.from_numpy(np.array(values)) if isinstance(values, np.ndarray) else torch.as_tensor(values)
 
 
 def choose(total: int, num_particles: int, device: torch.device | None = None) -> Int64[Tensor, " S"]:
-    """Which of ``total`` posterior samples to use: all of them in order, or a random choice without repetition."""
-    if num_particles < 1:
-        raise ValueError(f"num_particles must be at least 1; got {num_particles}.")
+    """Indices of posterior samples: all ``total`` of them in order, or a random subset."""
+    check_at_least(1, num_particles=num_particles)
     if num_particles >= total:
         return torch.arange(total, device=device)
     if device is not None and device.type == "cuda":
-        # torch.randperm waits for the GPU; the order of random numbers does not.
+        # torch.randperm waits for the GPU; sorting random numbers does not.
         return torch.rand(total, device=device).argsort()[:num_particles]
     return torch.randperm(total)[:num_particles]
 
 
-def device_of(module: nn.Module, x: Tensor) -> torch.device:
-    """Where the module's weights live; where the input lives, if it has none."""
-    parameter = next(module.parameters(), None)
-    return x.device if parameter is None else parameter.device
-
-
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode and no gradients; every submodule gets its own mode back at the end."""
+    """Evaluation mode and no gradients within the block; every submodule's own mode is restored after it."""
     modes = {child: child.training for child in module.modules()}
     module.eval()
     try:
@@ -149,7 +143,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def bytes_per_row(module: nn.Module, x: Tensor) -> int:
-    """Memory that one input takes on its way through a module: the outputs of all its leaves, which is an upper bound."""
+    """Upper bound of the memory that one input needs in a module: the sizes of the outputs of all its leaves."""
     total = 0
 
     def count(_module: nn.Module, _inputs: object, output: object) -> None:

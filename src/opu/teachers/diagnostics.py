@@ -29,7 +29,7 @@ _QUANTITIES_AT_ONCE = 256
 
 @dataclass(frozen=True)
 class Mixing:
-    """How well the worst of many quantities is known from the chains.
+    """How well chains have mixed, over many quantities.
 
     Attributes:
         min_ess: The smallest effective sample size.
@@ -43,7 +43,7 @@ class Mixing:
 
 
 def split_r_hat(draws: Draws) -> PerQuantity:
-    """Split R-hat of each quantity: 1 where the chains agree, and where every draw is the same number."""
+    """Split R-hat of each quantity: 1 if the chains agree, also if all draws are equal."""
     halves = _halves(draws)
     within, total = _variances(halves)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -52,10 +52,10 @@ def split_r_hat(draws: Draws) -> PerQuantity:
 
 
 def effective_sample_size(draws: Draws) -> PerQuantity:
-    r"""How many independent draws would give each quantity's mean the same error.
+    r"""Number of independent draws that would estimate each quantity's mean with the same error.
 
-    Draws that repel each other can be worth more than independent ones; as in the article the size is at most
-    :math:`S\log_{10} S` of :math:`S` draws. A quantity that never changes is known exactly, and all its draws count.
+    Negatively correlated draws are worth more than independent ones; as in the article, the size of :math:`S` draws is at
+    most :math:`S\log_{10} S`. All draws of a quantity that never changes count.
     """
     halves = _halves(draws)
     return np.concatenate(
@@ -64,7 +64,7 @@ def effective_sample_size(draws: Draws) -> PerQuantity:
 
 
 def mixing(parts: Iterable[Draws]) -> Mixing:
-    """The worst over all quantities, which may come in parts so that memory stays bounded."""
+    """Mixing over all quantities, which may come in parts so that memory stays bounded."""
     sizes, ratios = zip(*[(effective_sample_size(part), split_r_hat(part)) for part in parts], strict=True)
     ess = np.concatenate(sizes)
     return Mixing(float(ess.min()), float(np.median(ess)), float(np.concatenate(ratios).max()))
@@ -80,7 +80,7 @@ def _halves(draws: NDArray[np.floating]) -> NDArray[np.float64]:
     if not np.isfinite(draws).all():
         raise ValueError("draws must be finite to be compared; got NaN or infinite ones. Check the sampler.")
     half = length // 2
-    # Of an odd number the middle draw is left out, so that the halves have one length.
+    # The middle one of an odd number of draws is left out, so that the halves have equal lengths.
     return np.concatenate([draws[:, :half], draws[:, length - half :]]).astype(np.float64)
 
 
@@ -88,7 +88,7 @@ def _variances(halves: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArra
     length = halves.shape[1]
     within = halves.var(axis=1, ddof=1).mean(0)
     between = halves.mean(1).var(axis=0, ddof=1)  # B / n
-    # Rounding gives equal numbers a variance of their squared size times 1e-32, which is none.
+    # Rounding gives equal numbers a variance of about 1e-32 times their square, which counts as 0.
     nothing = 1e-28 * np.square(halves).mean((0, 1))
     within, between = (np.where(v > nothing, v, 0.0) for v in (within, between))
     return within, within * (length - 1) / length + between
@@ -112,7 +112,7 @@ def _ess(halves: NDArray[np.float64]) -> NDArray[np.float64]:
 def _autocovariance(halves: NDArray[np.float64]) -> NDArray[np.float64]:
     length = halves.shape[1]
     centred = halves - halves.mean(1, keepdims=True)
-    padded = next_fast_len(2 * length, real=True)  # without zeros behind them, the ends would meet
+    padded = next_fast_len(2 * length, real=True)  # without padding the convolution would be circular
     spectrum = rfft(centred, padded, axis=1)
     power = spectrum.real**2 + spectrum.imag**2
     covariance: NDArray[np.float64] = irfft(power, padded, axis=1)[:, :length] / length

@@ -1,4 +1,4 @@
-"""A deep ensemble: a few networks trained apart, each one a particle."""
+"""A deep ensemble: a few independently trained networks, each one a particle."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from opu.choices import Outputs
-from opu.teachers.base import BaseTeacher, as_logits, choose, device_of, evaluating, to_log_probabilities
+from opu.devices import device_of
+from opu.teachers.base import BaseTeacher, as_logits, choose, evaluating, to_log_probabilities
 
 
 class Ensemble(BaseTeacher):
@@ -15,7 +16,7 @@ class Ensemble(BaseTeacher):
 
     Args:
         members: The networks; they are not changed.
-        outputs: What they give.
+        outputs: Kind of their outputs.
     """
 
     def __init__(self, members: Sequence[nn.Module], *, outputs: Outputs = "logits") -> None:
@@ -24,14 +25,14 @@ class Ensemble(BaseTeacher):
         self.members, self.outputs = list(members), outputs
 
     def __call__(self, x: Tensor, num_particles: int) -> Float[Tensor, "S B K"]:
-        """Log-probabilities of a random choice of the members, or of all of them."""
+        """Log-probabilities of a random subset of the members, or of all of them."""
         chosen = [self.members[i] for i in choose(len(self.members), num_particles)]
-        return torch.stack([self._answer(member, x) for member in chosen])
+        return torch.stack([self._log_probabilities(member, x) for member in chosen])
 
     def network(self) -> nn.Module:
-        """The first member: weights of networks trained apart mean nothing on average."""
+        """The first member: averages of independently trained weights mean nothing."""
         return as_logits(self.members[0], self.outputs)
 
-    def _answer(self, member: nn.Module, x: Tensor) -> Tensor:
+    def _log_probabilities(self, member: nn.Module, x: Tensor) -> Tensor:
         with evaluating(member):
             return to_log_probabilities(member(x.to(device_of(member, x))).float(), self.outputs)

@@ -1,4 +1,4 @@
-"""Any function that gives posterior samples of class probabilities."""
+"""Any function that returns posterior samples of class probabilities."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,26 +7,25 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from opu.checks import check_at_least, check_particles
 from opu.choices import Outputs
-from opu.checks import check_particles
 from opu.teachers.base import BaseTeacher, as_tensor, to_log_probabilities
 
 
 class Function(BaseTeacher):
-    """Any callable ``f(x, num_particles)`` as a teacher; its answer may be a tensor or a numpy array ``(S, B, K)``.
+    """Any callable ``f(x, num_particles)`` as a teacher; it may return a tensor or a numpy array ``(S, B, K)``.
 
     Args:
         function: The callable.
-        outputs: What it gives.
+        outputs: Kind of its outputs.
     """
 
     def __init__(self, function: Callable[[Tensor, int], Any], *, outputs: Outputs = "log_probabilities") -> None:
         self.function, self.outputs = function, outputs
 
     def __call__(self, x: Tensor, num_particles: int) -> Float[Tensor, "S B K"]:
-        """Log-probabilities, checked."""
-        if num_particles < 1:
-            raise ValueError(f"num_particles must be at least 1; got {num_particles}.")
+        """The function's checked particles, as log-probabilities."""
+        check_at_least(1, num_particles=num_particles)
         with torch.no_grad():
             values = as_tensor(self.function(x, num_particles))
         if values.ndim == 3:

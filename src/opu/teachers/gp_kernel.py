@@ -1,29 +1,56 @@
-"""What Gaussian-process teachers share: the kernel, the inducing points, and the link from functions to classes.
+"""Parts that Gaussian-process teachers share: the kernel, the inducing points, and the link from functions to classes.
 
-Everything is computed in float64. Hyperparameters travel as one vector of logarithms: the lengthscales (one, or one for
-each feature) and then the variance.
+Everything is computed in float64. Hyperparameters are one vector of logarithms: the lengthscales (one, or one per feature)
+and then the variance.
 """
+
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from opu.checks import check_inputs, check_labels
+from opu.checks import check_at_least, check_inputs, check_labels
 
-JITTER = 1e-6  # added to the inducing points' covariance, as a share of the variance
+JITTER = 1e-6  # added to the diagonal of the inducing points' covariance, as a fraction of the variance
+
+
+@dataclass(frozen=True)
+class SparseSettings:
+    """Settings that all sparse Gaussian processes share.
+
+    Attributes:
+        inducing_fraction: Number of inducing points, as a fraction of the training inputs.
+        num_inducing: Number of inducing points; it replaces the fraction if given.
+        ard: One lengthscale per feature instead of one for all.
+    """
+
+    inducing_fraction: float = 0.1
+    num_inducing: int | None = None
+    ard: bool = False
+
+    def __post_init__(self) -> None:
+        if self.num_inducing is not None:
+            check_at_least(1, num_inducing=self.num_inducing)
+        elif not 0 < self.inducing_fraction <= 1:
+            raise ValueError(f"inducing_fraction must be above 0 and at most 1; got {self.inducing_fraction:g}.")
+
+    def inducing_points(self, x: Float[Tensor, "N D"]) -> Float[Tensor, "M D"]:
+        """As many inducing points for these training inputs."""
+        return inducing_points(x, self.num_inducing or max(1, round(self.inducing_fraction * len(x))))
 
 
 def rbf(a: Float[Tensor, "N D"], b: Float[Tensor, "M D"], hyper: Float[Tensor, "*S P"]) -> Float[Tensor, "*S N M"]:
     r"""The squared-exponential kernel :math:`\sigma^2 \exp(-\frac12 \sum_d (a_d - b_d)^2 / \ell_d^2)`.
 
     Args:
-        a: Inputs.
-        b: Other inputs.
-        hyper: Log lengthscales, one or ``D`` of them, then the log variance; leading axes are kept.
+        a: First inputs.
+        b: Second inputs.
+        hyper: One or ``D`` log lengthscales, then the log variance; leading axes are kept.
     """
-    centre = b.mean(0)  # a common shift changes no distance and saves digits in the expansion below
+    centre = b.mean(0)  # a common shift leaves distances as they are and reduces rounding errors
     a, b = a - centre, b - centre
-    if hyper.shape[-1] == 2:  # one lengthscale: the distances are the same for all samples, and have no slope
+    if hyper.shape[-1] == 2:  # with one lengthscale the distances need no gradient and are the same for all samples
         squared = _squared_distances(a, b) * (-2 * hyper[..., :1, None]).exp()
     else:
         scale = hyper[..., None, :-1].exp()
@@ -39,17 +66,17 @@ def _squared_distances(a: Float[Tensor, "*S N D"], b: Float[Tensor, "*S M D"]) -
 def whitened_features(
     x: Float[Tensor, "N D"], inducing: Float[Tensor, "M D"], hyper: Float[Tensor, "*S P"]
 ) -> tuple[Float[Tensor, "*S N M"], Float[Tensor, "*S N 1"]]:
-    r"""What a whitened Gaussian process needs to know of its inputs.
+    r"""Coefficients and variances of a whitened Gaussian process at some inputs.
 
     With :math:`K_{mm} = L L'` and values :math:`u = L v` at the inducing points, a function value has the conditional mean
     :math:`A v` with :math:`A = K_{nm} L^{-\top}`, and the variance :math:`k_{nn} - \sum_m A_{nm}^2` around it.
 
     Returns:
-        ``A``, and the variances.
+        ``A`` and the variances.
     """
     variance = hyper[..., -1].exp()[..., None, None]
     noise = JITTER * variance * torch.eye(len(inducing), dtype=x.dtype, device=x.device)
-    # A failed factor is left as NaN: a chain refuses such a place, and no sample lies there.
+    # A failed factorisation gives NaN: a chain rejects such a state.
     root = torch.linalg.cholesky_ex(rbf(inducing, inducing, hyper) + noise).L
     features = torch.linalg.solve_triangular(root, rbf(inducing, x, hyper), upper=False).mT
     rest = variance - features.square().sum(-1, keepdim=True)
@@ -57,24 +84,19 @@ def whitened_features(
 
 
 def inducing_points(x: Float[Tensor, "N D"], num_points: int) -> Float[Tensor, "M D"]:
-    """Centres of a k-means clustering of the inputs, or the distinct inputs themselves where there are no more."""
-    from sklearn.cluster import KMeans  # a second of import time, which others need not wait for
+    """Centres of a k-means clustering of the inputs, or all distinct inputs if there are no more of them."""
+    from sklearn.cluster import KMeans  # takes a second to import
 
     distinct: Tensor = x.unique(dim=0)
     if num_points >= len(distinct):
         return distinct
-    seed = int(torch.randint(2**31 - 1, ()))  # so that torch's random state decides here too
+    seed = int(torch.randint(2**31 - 1, ()))  # so that torch's random state determines the result
     clusters = KMeans(num_points, n_init=1, random_state=seed).fit(distinct.cpu().numpy())
     return torch.as_tensor(clusters.cluster_centers_, dtype=x.dtype, device=x.device)
 
 
-def count_inducing(fraction: float, number: int | None, num_rows: int) -> int:
-    """How many inducing points: a number, or a share of the rows."""
-    return number or max(1, round(fraction * num_rows))
-
-
 def median_distance(x: Float[Tensor, "N D"], most: int = 1000) -> float:
-    """Between different inputs, from a random choice of them where there are many."""
+    """Median distance between different inputs, from a random subset of at most ``most`` of them."""
     some = x[torch.randperm(len(x))[:most]]
     distances = nn.functional.pdist(some)
     distances = distances[distances > 0]
@@ -82,21 +104,21 @@ def median_distance(x: Float[Tensor, "N D"], most: int = 1000) -> float:
 
 
 def class_log_probabilities(latents: Float[Tensor, "*S C"]) -> Float[Tensor, "*S K"]:
-    """Function values through the link: logistic for one function (of class 1), softmax for several."""
+    """Class log-probabilities of function values: logistic for one function (of class 1), softmax for several."""
     if latents.shape[-1] > 1:
         return latents.log_softmax(-1)
     return nn.functional.logsigmoid(torch.cat([-latents, latents], -1))
 
 
 def check_table(x: Tensor, labels: Tensor) -> tuple[Float[Tensor, "N D"], Int64[Tensor, " N"], int]:
-    """Training inputs in float64, their labels, and how many functions the classes need; or a complaint."""
+    """Checked training inputs in float64, their labels, and the number of functions that the classes need."""
     x = check_rows(x)
     labels, num_classes = check_labels(labels, len(x))
     return x, labels.to(x.device), 1 if num_classes == 2 else num_classes
 
 
 def check_rows(x: Tensor, num_features: int | None = None) -> Float[Tensor, "N D"]:
-    """Inputs in float64, or a complaint."""
+    """Checked inputs in float64."""
     if x.ndim != 2:
         raise ValueError(
             f"a Gaussian process takes inputs with two axes (rows, features); got shape {tuple(x.shape)}. Flatten each "
@@ -108,16 +130,8 @@ def check_rows(x: Tensor, num_features: int | None = None) -> Float[Tensor, "N D
     return x.detach().double()
 
 
-def check_inducing(fraction: float, number: int | None) -> None:
-    """Refuse settings that leave no inducing points, or more than rows."""
-    if number is None and not 0 < fraction <= 1:
-        raise ValueError(f"inducing_fraction must be above 0 and at most 1; got {fraction:g}.")
-    if number is not None and number < 1:
-        raise ValueError(f"num_inducing must be at least 1, or None for a fraction; got {number}.")
-
-
 def check_hyper(hyper: Float[Tensor, " P"], num_features: int) -> None:
-    """Refuse a vector of log hyperparameters that fits no kernel on so many features."""
+    """Refuse log hyperparameters of the wrong number, or that are not finite."""
     if hyper.numel() not in (2, num_features + 1) or not bool(torch.isfinite(hyper).all()):
         raise ValueError(
             "hyperparameters are the logarithms of one lengthscale, or of one for each feature, and of the variance: 2 or "
@@ -126,5 +140,5 @@ def check_hyper(hyper: Float[Tensor, " P"], num_features: int) -> None:
 
 
 def rows_within(memory_budget: int, bytes_per_row: int, fixed: int = 0) -> int:
-    """How many rows may be computed at once; always at least one."""
+    """Number of rows that may be computed at once, at least one."""
     return max(1, (memory_budget - fixed) // bytes_per_row)

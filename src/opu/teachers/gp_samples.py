@@ -1,6 +1,6 @@
-"""Samples from the posterior of a sparse Gaussian-process classifier, as Monte Carlo leaves them."""
+"""Posterior samples of a sparse Gaussian-process classifier, as a teacher."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,11 @@ class GPMixing:
     """How well a chain has mixed, judged by the functions' values at training inputs and by the hyperparameters.
 
     Attributes:
-        acceptance: Of trajectories of the whitened values.
-        hyper_acceptance: Of trajectories of the hyperparameters; 1 where those are fixed.
+        acceptance: Acceptance rate of trajectories of the whitened values.
+        hyper_acceptance: Acceptance rate of trajectories of the hyperparameters; 1 if those are fixed.
         logit_ess: Median effective sample size of the training logits.
-        least_ess: The smallest of training logits and hyperparameters.
-        r_hat: The largest, from the halves of the chain.
+        least_ess: Smallest effective sample size of training logits and hyperparameters.
+        r_hat: Largest R-hat, from the halves of the chain.
     """
 
     acceptance: float
@@ -32,7 +32,7 @@ class GPMixing:
     r_hat: float
 
     def complaint(self, num_samples: int) -> str | None:
-        """What is wrong, in one sentence, or nothing."""
+        """One sentence about poor mixing, or None."""
         low = min(self.acceptance, self.hyper_acceptance)
         enough = self.logit_ess >= 0.1 * num_samples and self.least_ess >= 0.02 * num_samples
         if low >= 0.3 and enough and self.r_hat <= 1.2:
@@ -43,43 +43,38 @@ class GPMixing:
         )
 
 
+@dataclass(frozen=True, eq=False)
 class GPSamples(BaseTeacher):
     """Posterior samples of a sparse Gaussian process, as a teacher.
 
-    A particle is one posterior sample's function, drawn at each input from its Gaussian conditional and sent through the
-    link. The draws at different inputs are independent given the sample: marginals are exact, joint paths are not drawn.
+    A particle is the function of one posterior sample, drawn from its Gaussian conditional at each input and sent through
+    the link. Given the sample, draws at different inputs are independent: marginals are exact, joint paths are not drawn.
 
-    Args:
+    Attributes:
         inducing: Inducing points.
-        whitened: Samples of the whitened values there, for one function (two classes) or one for each class.
+        whitened: Samples of the whitened values there, for one function (two classes) or one per class.
         hyper: Samples of the log lengthscales and the log variance.
         mixing: How well the chain has mixed.
-        memory_budget: Bytes that one chunk may take; samples, then rows, are chunked to fit.
+        memory_budget: Largest number of bytes for one chunk; samples, then rows, are chunked to fit.
     """
 
-    def __init__(
-        self,
-        inducing: Float[Tensor, "M D"],
-        whitened: Float[Tensor, "S M C"],
-        hyper: Float[Tensor, "S P"],
-        mixing: GPMixing,
-        *,
-        memory_budget: int = 2**29,
-    ) -> None:
-        self.inducing, self.whitened, self.hyper = inducing, whitened, hyper
-        self.mixing, self.memory_budget = mixing, memory_budget
+    inducing: Float[Tensor, "M D"]
+    whitened: Float[Tensor, "S M C"]
+    hyper: Float[Tensor, "S P"]
+    mixing: GPMixing
+    memory_budget: int = field(default=2**29, kw_only=True)
 
     @property
     def num_samples(self) -> int:
-        """How many there are."""
+        """Number of posterior samples."""
         return len(self.whitened)
 
     def __call__(self, x: Tensor, num_particles: int) -> Float[Tensor, "S B K"]:
-        """Log-probabilities under a random choice of the samples, or under all of them."""
+        """Log-probabilities under a random subset of the samples, or under all of them."""
         x = check_rows(x, self.inducing.shape[1]).to(self.inducing.device)
         index = choose(self.num_samples, num_particles, x.device)
         (num_inducing, num_features), num_functions = self.inducing.shape, self.whitened.shape[-1]
-        # All noise is drawn before the chunks, so that a budget does not change the answer.
+        # All noise is drawn before chunking, so that the budget does not change the result.
         noise = torch.randn(len(index), len(x), num_functions, dtype=x.dtype, device=x.device)
         fixed, each = 8 * 4 * num_inducing**2, 8 * (4 * num_inducing + 2 * num_features + 4 * num_functions)
         rows = min(len(x), rows_within(self.memory_budget, each, fixed))
@@ -102,7 +97,7 @@ class GPSamples(BaseTeacher):
 
     @classmethod
     def load(cls, path: str | Path, **options: Any) -> "GPSamples":
-        """Read what :meth:`save` wrote."""
+        """Read samples that :meth:`save` wrote."""
         state = read_state(Path(path))
         if state.get("kind") != "gp_samples":
             raise ValueError(

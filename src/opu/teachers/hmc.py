@@ -1,4 +1,4 @@
-"""Hamiltonian Monte Carlo in coordinates that were scaled beforehand, so that all momenta are standard normal."""
+"""Hamiltonian Monte Carlo with standard normal momenta; positions are scaled beforehand to suit them."""
 
 import math
 from collections.abc import Callable
@@ -6,12 +6,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-# A log-density up to a constant, and its slope.
+# A log-density up to a constant, and its gradient.
 LogDensity = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def differentiated(function: Callable[[Tensor], Tensor]) -> LogDensity:
-    """A log-density with the slope that automatic differentiation gives."""
+    """A log-density with its gradient by automatic differentiation."""
 
     def density(position: Tensor) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():
@@ -26,7 +26,7 @@ def differentiated(function: Callable[[Tensor], Tensor]) -> LogDensity:
 def leapfrog(
     position: Tensor, momentum: Tensor, slope: Tensor, density: LogDensity, step_size: float, num_steps: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Follow the dynamics for some steps; returns position, momentum and log-density where it ends."""
+    """Follow the dynamics for some steps; returns the last position, momentum and log-density."""
     for _ in range(num_steps):
         momentum = momentum + 0.5 * step_size * slope
         position = position + step_size * momentum
@@ -36,9 +36,9 @@ def leapfrog(
 
 
 def hmc_move(position: Tensor, density: LogDensity, step_size: float, num_steps: int) -> tuple[Tensor, float]:
-    """One trajectory, accepted or refused by its change of energy; returns the new position and the acceptance rate.
+    """One trajectory, accepted or rejected; returns the new position and the acceptance probability.
 
-    The step is jittered by a fifth, since trajectories of one length can return to where they began.
+    The step size varies at random by up to a fifth, since trajectories of one length can return to their start.
     """
     step_size *= 0.8 + 0.4 * float(torch.rand(()))
     momentum = torch.randn_like(position)
@@ -50,9 +50,9 @@ def hmc_move(position: Tensor, density: LogDensity, step_size: float, num_steps:
 
 
 def quarter_turn(step_size: float, most_steps: int) -> tuple[float, int]:
-    """A step no larger than given, and how many make a quarter of a standard normal's period, or as many as allowed.
+    """A step size no larger than given, and the number of steps in a quarter of a standard normal's period, at most as given.
 
-    After a quarter of its period a standard normal has forgotten where it began; after half it is on the other side.
+    After a quarter of the period the position of a standard normal is independent of its start; after half it is opposite.
     """
     num_steps = math.ceil(0.5 * math.pi / step_size) if step_size > 0.5 * math.pi / most_steps else most_steps
     return min(step_size, 0.5 * math.pi / num_steps), num_steps
@@ -62,8 +62,8 @@ class StepSize:
     """A step size that seeks an acceptance rate by dual averaging (Hoffman and Gelman, 2014) until it is frozen.
 
     Args:
-        first: Where the search begins.
-        target: The acceptance rate to reach.
+        first: Step size at the start of the search.
+        target: Acceptance rate to reach.
     """
 
     def __init__(self, first: float, target: float) -> None:
@@ -71,15 +71,15 @@ class StepSize:
         self._anchor, self._average, self._deficit, self._count = math.log(10 * first), math.log(first), 0.0, 0
 
     def update(self, rate: float) -> None:
-        """Learn from the acceptance rate of one trajectory."""
+        """Update the step size by the acceptance probability of one trajectory."""
         self._count += 1
-        share = 1 / (self._count + 10)
-        self._deficit = (1 - share) * self._deficit + share * (self.target - rate)
+        fraction = 1 / (self._count + 10)
+        self._deficit = (1 - fraction) * self._deficit + fraction * (self.target - rate)
         exploring = self._anchor - math.sqrt(self._count) / 0.05 * self._deficit
         weight = self._count**-0.75
         self._average = weight * exploring + (1 - weight) * self._average
         self.value = math.exp(exploring)
 
     def freeze(self) -> None:
-        """Keep the average of the search."""
+        """Keep the average step size of the search."""
         self.value = math.exp(self._average)

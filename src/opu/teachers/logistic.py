@@ -7,10 +7,9 @@ With prior :math:`\mathcal N(0, \Lambda^{-1})` on the coefficients, two conditio
 
 The paper writes :math:`\Lambda^{-1}` for :math:`\Lambda` in :math:`V`, and :math:`V^{-1}` for :math:`V` in :math:`m`.
 
-More than two classes are reached by breaking a stick (see :mod:`opu.teachers.logistic_samples`): logit ``k`` is fitted to
-the rows of class ``k`` and above, and asks whether they lie above ``k``. The posterior then falls into ``K - 1``
-independent binary ones, each sampled exactly, which a softmax would not allow. The price is that the order of the
-classes is a part of the model.
+More than two classes use a broken stick (see :mod:`opu.teachers.logistic_samples`): logit ``k`` is fitted to the rows of
+class ``k`` and above, and says whether the class is above ``k``. The posterior is then a product of ``K - 1`` binary ones,
+each of which can be sampled exactly. The order of the classes is a part of the model.
 """
 
 import warnings
@@ -24,31 +23,31 @@ from numpy.typing import NDArray
 from rich.progress import track
 from torch import Tensor
 
-from opu.checks import check_inputs, check_labels
+from opu.checks import check_at_least, check_inputs, check_labels, check_positive, optional
 from opu.teachers.base import as_tensor
 from opu.teachers.diagnostics import FEWEST_DRAWS, Mixing, mixing
 from opu.teachers.logistic_samples import LogisticSamples
 
 Array = NDArray[np.float64]
 
-FEWEST_ESS = 100.0  # the error of a posterior mean is then a tenth of the posterior's standard deviation
+FEWEST_ESS = 100.0  # the error of a posterior mean is then a tenth of the posterior standard deviation
 LARGEST_R_HAT = 1.05
-_ROWS_LOOKED_AT = 1000  # for the mixing of the logits
-_LARGE = 40.0  # the largest logit for which the package is asked
+_MOST_LOGITS = 1000  # training rows whose logits are checked for mixing
+_LARGE = 40.0  # largest logit that is passed to the package
 
 
 @dataclass(frozen=True)
 class GibbsSettings:
-    """Of the sampler.
+    """Settings of the Gibbs sampler.
 
     Attributes:
-        prior_variance: Of the Gaussian prior on every coefficient, which is why features should be standardised.
-        intercept: Whether to add a constant feature. Its prior is the same Gaussian, so that it has a posterior even
-            where one class has no rows.
-        burn_in: Sweeps of each chain before its first sample.
-        thinning: Sweeps from one sample to the next. Features with long tails, as Spambase has, need 50 or more.
-        num_samples: Samples to keep, from all chains together; a multiple of their number.
-        num_chains: Independent chains, each begun at a draw from the prior.
+        prior_variance: Variance of the Gaussian prior on every coefficient; features should be standardised to suit it.
+        intercept: Whether to add a constant feature. It has the same prior, so that its posterior is proper even if one
+            class has no rows.
+        burn_in: Number of sweeps of each chain before its first sample.
+        thinning: Number of sweeps from one sample to the next. Features with long tails, as in Spambase, need 50 or more.
+        num_samples: Number of samples to keep from all chains together; a multiple of the number of chains.
+        num_chains: Number of independent chains, each started at a draw from the prior.
     """
 
     prior_variance: float = 1.0
@@ -59,13 +58,9 @@ class GibbsSettings:
     num_chains: int = 4
 
     def __post_init__(self) -> None:
-        if not 0 < self.prior_variance < np.inf:
-            raise ValueError(f"prior_variance must be positive and finite; got {self.prior_variance:g}.")
-        if min(self.thinning, self.num_chains) < 1 or self.burn_in < 0:
-            raise ValueError(
-                "a Gibbs sampler needs thinning and num_chains of at least 1 and a burn_in of at least 0; got "
-                f"{self.thinning}, {self.num_chains} and {self.burn_in}."
-            )
+        check_positive(prior_variance=self.prior_variance)
+        check_at_least(1, thinning=self.thinning, num_chains=self.num_chains)
+        check_at_least(0, burn_in=self.burn_in)
         if self.num_samples % self.num_chains or self.num_samples < FEWEST_DRAWS * self.num_chains:
             raise ValueError(
                 f"num_samples must be a multiple of num_chains and at least {FEWEST_DRAWS} for each, so that chains can be "
@@ -83,24 +78,23 @@ def polya_gamma(
 ) -> LogisticSamples:
     """Posterior samples of a logistic regression given labelled data, as a teacher.
 
-    Random numbers follow torch's global state, so ``torch.manual_seed`` makes a fit repeatable. A warning says when the
-    chains have mixed too little: an effective sample size below 100 (below half the samples, if they are fewer than 200)
-    or a split R-hat above 1.05, of any coefficient or of the logit of any training row; of more than 1,000 rows, that
-    many are looked at.
+    Random numbers follow torch's global state, so ``torch.manual_seed`` makes a fit repeatable. Poor mixing causes a warning:
+    an effective sample size below 100 (below half the samples if there are fewer than 200) or a split R-hat above 1.05, for
+    any coefficient or for the logit of any of up to 1,000 training rows.
 
     Args:
         x: Features ``(N, F)``.
         labels: Classes ``(N,)``, integers from 0.
-        settings: Of the sampler.
-        num_classes: Needed only if a class has no rows.
-        progress: Whether to show how far it is.
+        settings: Settings of the sampler.
+        num_classes: Number of classes; needed only if a class has no rows.
+        progress: Whether to show a progress bar.
     """
     settings = settings or GibbsSettings()
     features = _as_features(x)
     checked, num_classes = check_labels(as_tensor(labels), len(features), num_classes)
     classes = checked.cpu().numpy()
     design = np.pad(features, ((0, 0), (0, 1)), constant_values=1.0) if settings.intercept else features
-    # One number from torch is the seed of numpy's source, which the package needs.
+    # The package needs a generator of numpy, which is seeded by a number from torch.
     rng = np.random.default_rng(int(torch.randint(2**63 - 1, ())))
     draw = polya_gamma_source(rng)
     logits = range(num_classes - 1)
@@ -108,7 +102,7 @@ def polya_gamma(
     draws = np.stack(fits, 2)
     found = {"coefficients": mixing(draws[:, :, k] for k in logits), "logits": _mixing_of_logits(draws, design)}
     _warn_of_poor_mixing(found, settings)
-    # Neighbours of the pool come from different chains, so that its beginning is as good as the whole.
+    # Chains alternate in the pool, so that its first samples represent all of them.
     pooled = torch.from_numpy(draws.swapaxes(0, 1).reshape(settings.num_samples, len(logits), -1).copy())
     weights, rest = pooled.split([features.shape[1], pooled.shape[2] - features.shape[1]], -1)
     return LogisticSamples(weights.contiguous(), rest.sum(-1), found)
@@ -116,18 +110,13 @@ def polya_gamma(
 
 def polya_gamma_source(rng: np.random.Generator) -> Callable[[Array], Array]:
     r"""A function that draws :math:`\mathrm{PG}(1, z)` for an array of ``z``."""
-    try:
-        from polyagamma import random_polyagamma
-    except ImportError as error:
-        raise ImportError(
-            'Polya-Gamma sampling needs the package polyagamma; install it with: pip install "opu[blr]".'
-        ) from error
+    random_polyagamma = optional("polyagamma", "Polya-Gamma sampling", "blr").random_polyagamma
 
     def draw(z: Array) -> Array:
         size = np.abs(z)
         omega: Array = random_polyagamma(1.0, np.minimum(size, _LARGE), method="devroye", random_state=rng)
-        # Version 2.0.2 answers 0.16 to every logit beyond 177, where the mean is 1 / 2z. Long before, PG(1, z) is a quarter
-        # of an inverse Gaussian with mean 2 / z and shape 1, up to a share of e^-z.
+        # Version 2.0.2 returns 0.16 for every logit beyond 177, where the mean is 1 / 2z. For large z, PG(1, z) is a quarter
+        # of an inverse Gaussian with mean 2 / z and shape 1, up to a relative error of e^-z.
         far = size > _LARGE
         if far.any():
             omega[far] = rng.wald(2 / size[far], 1.0) / 4
@@ -154,7 +143,7 @@ def _gibbs(
     sweeps = range(settings.burn_in + settings.thinning * kept.shape[1])
     for sweep in track(sweeps, "Gibbs sampling", disable=not progress, transient=True):
         omega = draw(theta @ transposed)
-        # A product with its own transpose takes half the work of another, and numpy knows it.
+        # numpy computes a product with its own transpose in half the time.
         scaled = (transposed * row for row in np.sqrt(omega))
         precision = np.stack([part @ part.T for part in scaled]) + prior_precision
         theta = _draw_gaussians(precision, slope, rng)
@@ -165,7 +154,7 @@ def _gibbs(
 
 
 def _draw_gaussians(precision: Array, slope: Array, rng: np.random.Generator) -> Array:
-    """One draw for each precision ``P`` with mean ``P^-1 slope`` and covariance ``P^-1``."""
+    """One draw for each precision matrix ``P``, with mean ``P^-1 slope`` and covariance ``P^-1``."""
     # With P = L L' and standard normal e, P^-1 L e has covariance P^-1 L L' P^-1 = P^-1.
     try:
         noise = np.linalg.cholesky(precision) @ rng.standard_normal((*precision.shape[:2], 1))
@@ -179,7 +168,7 @@ def _draw_gaussians(precision: Array, slope: Array, rng: np.random.Generator) ->
 
 
 def _mixing_of_logits(draws: Array, design: Array) -> Mixing:
-    rows = design[np.unique(np.linspace(0, len(design) - 1, _ROWS_LOOKED_AT).astype(int))]
+    rows = design[np.unique(np.linspace(0, len(design) - 1, _MOST_LOGITS).astype(int))]
     return mixing(
         draws[:, :, k] @ part.T for k in range(draws.shape[2]) for part in np.array_split(rows, 1 + len(rows) // 256)
     )

@@ -1,8 +1,8 @@
-r"""Samples from the posterior of a logistic regression, from our own sampler or from anyone's.
+r"""Posterior samples of a logistic regression, from our own sampler or any other, as a teacher.
 
-Two classes have one logit, :math:`\pi = (\sigma(-\psi), \sigma(\psi))`. More are reached by breaking a stick:
-:math:`\psi_k` says whether a row of class ``k`` or above lies above ``k``, so that
-:math:`\pi_k = \sigma(-\psi_k)\prod_{j<k}\sigma(\psi_j)`, and the last class takes what is left.
+Two classes have one logit, :math:`\pi = (\sigma(-\psi), \sigma(\psi))`. More classes use a broken stick: :math:`\psi_k` is
+the logit of being above class ``k`` for a row of class ``k`` or above, so that
+:math:`\pi_k = \sigma(-\psi_k)\prod_{j<k}\sigma(\psi_j)`, and the last class has the rest.
 """
 
 from collections.abc import Mapping
@@ -23,12 +23,12 @@ KIND, FORMAT = "opu logistic samples", 1
 
 @dataclass(frozen=True)
 class LogisticSamples(BaseTeacher):
-    """Coefficients of many logistic regressions, as a teacher: one matrix product answers for all of them.
+    """Coefficients of many logistic regressions, as a teacher: one matrix product evaluates all of them.
 
     Attributes:
-        coefficients: Of each sample, for each logit: ``(S, K - 1, F)``.
-        intercepts: ``(S, K - 1)``.
-        diagnostics: How well ``"coefficients"`` and ``"logits"`` of training rows have mixed, where that is known.
+        coefficients: Coefficients of each sample and logit, ``(S, K - 1, F)``.
+        intercepts: Intercepts of each sample and logit, ``(S, K - 1)``.
+        diagnostics: Mixing of the ``"coefficients"`` and of the ``"logits"`` of training rows, if known.
     """
 
     coefficients: Tensor
@@ -47,16 +47,16 @@ class LogisticSamples(BaseTeacher):
 
     @property
     def num_samples(self) -> int:
-        """S."""
+        """Number of samples, S."""
         return len(self.coefficients)
 
     @property
     def num_classes(self) -> int:
-        """K."""
+        """Number of classes, K."""
         return self.coefficients.shape[1] + 1
 
     def __call__(self, x: Tensor, num_particles: int) -> Float[Tensor, "S B K"]:
-        """Log-probabilities under a random choice of the samples, or under all of them; in float32, where these live."""
+        """Log-probabilities under a random subset of the samples, or all of them; in float32, on the samples' device."""
         num_features = self.coefficients.shape[2]
         if x.ndim != 2 or x.shape[1] != num_features:
             raise ValueError(
@@ -71,11 +71,11 @@ class LogisticSamples(BaseTeacher):
             return broken_stick(logits)
 
     def take(self, index: Int64[Tensor, " S"]) -> "LogisticSamples":
-        """Some of the samples, as a teacher of their own; nothing is known of how a choice has mixed."""
+        """Some of the samples, as a teacher without diagnostics."""
         return replace(self, coefficients=self.coefficients[index], intercepts=self.intercepts[index], diagnostics={})
 
     def to(self, device: torch.device | str) -> "LogisticSamples":
-        """The same samples on another device, where their answers then are."""
+        """The same samples on another device, where particles are then computed."""
         return replace(self, coefficients=self.coefficients.to(device), intercepts=self.intercepts.to(device))
 
     def save(self, path: str | Path) -> None:
@@ -91,7 +91,7 @@ class LogisticSamples(BaseTeacher):
 
     @classmethod
     def load(cls, path: str | Path) -> "LogisticSamples":
-        """Read what :meth:`save` wrote."""
+        """Read samples that :meth:`save` wrote."""
         try:
             state = read_state(Path(path))
         except OSError as error:
@@ -106,7 +106,7 @@ class LogisticSamples(BaseTeacher):
 
 
 def broken_stick(logits: Float[Tensor, "S B L"]) -> Float[Tensor, "S B L+1"]:
-    """Log-probabilities of all ``K = L + 1`` classes; each logit takes a piece of what those before it have left."""
+    """Log-probabilities of all ``K = L + 1`` classes; each logit takes a fraction of what those before it have left."""
     left = logsigmoid(logits).cumsum(-1)
     first = torch.zeros_like(left[..., :1])
     pieces = torch.cat([first, left[..., :-1]], -1) + logsigmoid(-logits)

@@ -1,4 +1,4 @@
-"""MC dropout: a network whose dropout layers keep dropping at prediction time."""
+"""MC dropout: a network whose dropout layers stay active at prediction time."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -8,23 +8,25 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
+from opu.checks import check_at_least
 from opu.choices import Outputs
-from opu.teachers.base import BaseTeacher, as_logits, bytes_per_row, device_of, evaluating, to_log_probabilities
+from opu.devices import device_of
+from opu.teachers.base import BaseTeacher, as_logits, bytes_per_row, evaluating, to_log_probabilities
 
 
 class MCDropout(BaseTeacher):
     """Any torch classifier with dropout layers, as a teacher.
 
-    Particles are computed many at a time. Whatever comes before the first dropout layer does not depend on the masks,
-    so it is computed once; the batch is repeated for the particles only where the first mask falls. Batch
-    normalisation and everything else stay in evaluation mode.
+    Many particles are computed at once. Layers before the first dropout layer do not depend on the masks, so they are
+    computed once, and the batch is repeated for the particles at the first dropout layer. Batch normalisation and all other
+    layers stay in evaluation mode.
 
     Args:
         net: The classifier. It is not changed: modes are restored after every call.
-        outputs: What the network gives.
-        consistent: One mask per particle for all rows, so that each particle is one function drawn from the posterior;
-            faster too, as far fewer random numbers are needed. The marginals of each row are the same.
-        memory_budget: Bytes that the activations of one chunk may take; particles, then rows, are chunked to fit.
+        outputs: Kind of the network's outputs.
+        consistent: One mask per particle for all rows, so that each particle is one function drawn from the posterior. It
+            needs fewer random numbers and is faster; the marginals of each row are the same.
+        memory_budget: Largest number of bytes for the activations of one chunk; particles, then rows, are chunked to fit.
     """
 
     def __init__(
@@ -32,7 +34,7 @@ class MCDropout(BaseTeacher):
     ) -> None:
         self.net, self.outputs = net, outputs
         self.consistent, self.memory_budget = consistent, memory_budget
-        # A module with dropout in its name may hold the layers that drop; then those are the ones.
+        # A module with dropout in its name may only contain the layers that drop; then those count.
         self._layers = [layer for layer in net.modules() if is_dropout(layer) and not _holds_dropout(layer)]
         self._inner = [layer for layer in net.modules() if _drops_inside(layer)]
         self._repeat_at_input = bool(self._inner)
@@ -50,25 +52,25 @@ class MCDropout(BaseTeacher):
             )
 
     def network(self) -> nn.Module:
-        """The network itself: dropout keeps the scale of what passes, so its weights are the posterior's mean."""
+        """The network itself: without dropout it computes about the average of the masked networks."""
         return as_logits(self.net, self.outputs)
 
     def __call__(self, x: Tensor, num_particles: int) -> Float[Tensor, "S B K"]:
         """Log-probabilities of ``num_particles`` masked networks."""
-        if num_particles < 1:
-            raise ValueError(f"num_particles must be at least 1; got {num_particles}.")
+        check_at_least(1, num_particles=num_particles)
         x = x.to(device_of(self.net, x))
-        per_row = self._get_to_know(x)
+        per_row = self._bytes_per_row(x)
         rows = max(1, min(len(x), self.memory_budget // per_row))
         particles = max(1, min(num_particles, self.memory_budget // (per_row * rows)))
         chunks = [min(particles, num_particles - start) for start in range(0, num_particles, particles)]
         with evaluating(self.net):
             return torch.cat([self._all_rows(x, count, rows) for count in chunks])
 
-    def _get_to_know(self, x: Tensor) -> int:
-        """Bytes per row of inputs like these; and whether the batch is the first axis wherever masks fall.
+    def _bytes_per_row(self, x: Tensor) -> int:
+        """Bytes per row of inputs of this shape.
 
-        Batches of two sizes tell: an axis that is as long as the batch by chance is so for one of them only.
+        The first call for a shape also finds out whether the batch is the first axis at every dropout layer. It tries
+        batches of two sizes, since an axis may have the length of one of them by chance.
         """
         if x.shape[1:] not in self._bytes:
             state = _RandomState(x.device)
@@ -80,37 +82,37 @@ class MCDropout(BaseTeacher):
         return self._bytes[x.shape[1:]]
 
     def _all_rows(self, x: Tensor, count: int, rows: int) -> Tensor:
-        answers: list[Tensor] = []
+        parts: list[Tensor] = []
         masks = _RandomState(x.device) if self.consistent and rows < len(x) else None
         for part in x.split(rows):
-            if self.consistent and answers:
+            if self.consistent and parts:
                 assert masks is not None
                 masks.restore()  # the same masks for the next rows
-            answers.append(self._forward(part, count))
-        return torch.cat(answers, 1)
+            parts.append(self._forward(part, count))
+        return torch.cat(parts, 1)
 
     def _forward(self, x: Tensor, count: int) -> Tensor:
         if not self._repeat_at_input and count > 1:
             try:
                 return self._repeated_at_first_mask(x, count)
             except _CannotRepeatLate:
-                # A skip connection around dropout, say: the batch has to be repeated from the start.
+                # For instance a skip connection around dropout: the batch has to be repeated at the input.
                 self._repeat_at_input = True
         repeated = x.repeat(count, *[1] * (x.ndim - 1))
         with self._dropping(len(x), count, late=False):
-            return self._answer(self.net(repeated), len(x), count)
+            return self._log_probabilities(self.net(repeated), len(x), count)
 
     def _repeated_at_first_mask(self, x: Tensor, count: int) -> Tensor:
         try:
             with self._dropping(len(x), count, late=True):
-                return self._answer(self.net(x), len(x), count)
+                return self._log_probabilities(self.net(x), len(x), count)
         except (RuntimeError, IndexError) as error:
-            # Whatever is really wrong shows again when the batch is repeated from the start.
+            # A real error occurs again when the batch is repeated at the input.
             raise _CannotRepeatLate from error
 
-    def _answer(self, values: Tensor, rows: int, count: int) -> Tensor:
+    def _log_probabilities(self, values: Tensor, rows: int, count: int) -> Tensor:
         if len(values) == rows != rows * count:
-            raise _CannotRepeatLate  # no mask fell on the way to the output
+            raise _CannotRepeatLate  # no dropout layer on the way to the output
         values = values.reshape(count, rows, *values.shape[1:])
         if values.ndim != 3:
             raise ValueError(
@@ -120,7 +122,7 @@ class MCDropout(BaseTeacher):
 
     @contextmanager
     def _dropping(self, rows: int, count: int, late: bool) -> Iterator[None]:
-        """Dropout on; with ``late``, the batch is repeated for the particles by the first layer that drops."""
+        """Switch dropout on; with ``late``, the first dropout layer repeats the batch for the particles."""
         with ExitStack() as stack:
             for layer in self._inner:
                 layer.training = True
@@ -137,11 +139,11 @@ class MCDropout(BaseTeacher):
 
 
 class _CannotRepeatLate(RuntimeError):
-    """The batch cannot be repeated where the first mask falls."""
+    """The batch cannot be repeated at the first dropout layer."""
 
 
 def is_dropout(layer: nn.Module) -> bool:
-    """Whether a module drops at random: torch's own layers at a rate above 0, or one with such a name."""
+    """Whether a module is dropout: a layer of torch at a rate above 0, or a module named so."""
     if isinstance(layer, _DropoutNd):
         return layer.p > 0
     name = type(layer).__name__.lower()
@@ -153,7 +155,7 @@ def _holds_dropout(layer: nn.Module) -> bool:
 
 
 def _drops_inside(layer: nn.Module) -> bool:
-    # These look at their own training flag; a transformer layer in evaluation mode takes a fused path with no dropout.
+    # These check their own training flag; a transformer layer in evaluation mode uses a fused kernel without dropout.
     inside = isinstance(layer, nn.MultiheadAttention | nn.RNNBase) and layer.dropout > 0
     return inside or isinstance(layer, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer | nn.TransformerEncoder)
 
@@ -194,7 +196,7 @@ def _must_be_batch(z: Tensor, rows: int) -> None:
 
 
 def _affine_mask(layer: nn.Module, ones: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Every dropout is ``z * scale + offset`` for a random mask: read both off its answers to 1 and to 0."""
+    """Scale and offset of a dropout layer, ``z * scale + offset`` with a random mask, from its outputs for 1 and for 0."""
     if isinstance(layer, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):  # which have no offset
         layer.training = True
         scale = layer.forward(ones)
@@ -206,7 +208,7 @@ def _affine_mask(layer: nn.Module, ones: Tensor) -> tuple[Tensor, Tensor | None]
     state.restore()
     at_one = layer.forward(ones)
     layer.training = False
-    # Without an offset a pass over all activations is saved.
+    # Most layers have no offset, which saves an addition over all activations.
     return (at_one - at_zero, at_zero) if bool(at_zero.any()) else (at_one, None)
 
 

@@ -1,4 +1,4 @@
-"""Particles that already exist: an array of posterior samples, in memory or in a file of any size."""
+"""Stored particles: an array of posterior samples, in memory or in a file of any size."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,8 +10,8 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from opu.choices import Outputs
 from opu.checks import check_particles
+from opu.choices import Outputs
 from opu.teachers.array_files import as_array, open_array
 from opu.teachers.base import BaseTeacher, as_tensor, choose, to_log_probabilities
 
@@ -26,10 +26,10 @@ class ParticleBank(BaseTeacher):
 
     Args:
         particles: A tensor or array ``(S, N, K)``, or the path of a ``.npy``, ``.npz`` or ``.safetensors`` file.
-        inputs: The ``N`` inputs, in the same order. :func:`opu.distill` fills them in with its own where they are left out.
-        outputs: What the values are.
-        key: Which array of an ``.npz`` or ``.safetensors`` file, where it holds several.
-        floor: Probabilities below it are raised to it, since an exact 0 has no logarithm.
+        inputs: The ``N`` inputs in the same order; :func:`opu.distill` uses its own unless they are given.
+        outputs: Kind of the values.
+        key: Name of the array in an ``.npz`` or ``.safetensors`` file that holds several.
+        floor: Smallest probability; smaller ones are raised to it, since an exact 0 has no logarithm.
     """
 
     known_inputs_only = True
@@ -52,18 +52,18 @@ class ParticleBank(BaseTeacher):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(S, N, K)."""
+        """Shape of the particles, ``(S, N, K)``."""
         samples, rows, classes = self._array.shape
         return samples, rows, classes
 
     def bind(self, batches: Iterable[Tensor]) -> "ParticleBank":
-        """The same bank; particles belong to these inputs in order, unless the bank knows its inputs already."""
+        """The same bank; its particles belong to these inputs in order, unless it was given inputs before."""
         if self._row_of is None:
             self._index(batches)
         return self
 
     def __call__(self, x: Tensor, num_particles: int) -> Float[Tensor, "S B K"]:
-        """The stored particles of these inputs: all of them, or a random choice of the samples."""
+        """The stored particles of these inputs: all of them, or a random subset."""
         if self._row_of is None:
             raise ValueError("this bank does not know its inputs; give them: ParticleBank(particles, inputs).")
         rows = np.array([self._row_of.get(key, -1) for key in _keys(x)])
@@ -109,6 +109,6 @@ def _keys(batch: Tensor) -> list[bytes]:
         raise ValueError(
             f"inputs must be a batch with one row for each column of particles; got shape {tuple(batch.shape)}."
         )
-    # An input is recognised by its bytes in float32, so that a trip to a device and back does not matter.
+    # An input is recognised by its bytes in float32, which do not change on the way to a device and back.
     rows = batch.detach().to("cpu", torch.float32).flatten(1).contiguous().numpy()
     return [row.tobytes() for row in rows]

@@ -1,11 +1,11 @@
-r"""Stochastic gradient Langevin dynamics (Welling and Teh, 2011): posterior samples for the price of training.
+r"""Stochastic gradient Langevin dynamics (Welling and Teh, 2011): posterior samples at the cost of training.
 
 .. math:: \theta_{t+1} = \theta_t + \frac{\epsilon_t}{2}\Big(\nabla\log p(\theta_t)
           + \frac{N}{n}\sum_{i=1}^{n}\nabla\log p(y_i \mid x_i, \theta_t)\Big) + \eta_t,
           \qquad \eta_t \sim \mathcal{N}(0, \epsilon_t)
 
-The paper writes the minibatch's sum without the factor ``N / n``, and ``2 epsilon`` for the noise of a full ``epsilon``;
-the factor is what makes the target the posterior given all data, so it is here.
+The paper writes the minibatch's sum without the factor ``N / n``, and ``2 epsilon`` for the noise of a full ``epsilon``.
+Only with the factor is the target the posterior given all data, so it is included here.
 """
 
 import copy
@@ -17,6 +17,7 @@ from jaxtyping import Float, Int64
 from rich.progress import track
 from torch import Tensor, nn
 
+from opu.checks import check_at_least, check_positive
 from opu.cuda_graph import captured
 from opu.teachers.base import BaseTeacher, evaluating, to_log_probabilities
 from opu.teachers.weight_samples import WeightSamples
@@ -24,17 +25,17 @@ from opu.teachers.weight_samples import WeightSamples
 
 @dataclass(frozen=True)
 class LangevinSettings:
-    r"""Of a chain: :math:`\epsilon_t = a (b + t)^{-\gamma}`, chosen so that it falls from one value to another.
+    r"""Settings of a chain, whose step size :math:`\epsilon_t = a (b + t)^{-\gamma}` falls from one given value to another.
 
     Attributes:
-        first_step: The step size at the start.
-        last_step: The step size at the end.
-        decay: The exponent of the fall, above 0.5 and up to 1 in the theory.
-        prior_precision: Of the Gaussian prior on every weight.
-        batch_size: Rows of each minibatch.
-        burn_in: Steps before the first sample.
-        thinning: Steps from one sample to the next.
-        num_samples: Samples to keep.
+        first_step: Step size at the start.
+        last_step: Step size at the end.
+        decay: Exponent :math:`\gamma`; theory asks for more than 0.5 and at most 1.
+        prior_precision: Precision of the Gaussian prior on every weight.
+        batch_size: Number of rows per minibatch.
+        burn_in: Number of steps before the first sample.
+        thinning: Number of steps from one sample to the next.
+        num_samples: Number of samples to keep.
     """
 
     first_step: float = 6e-6
@@ -52,26 +53,20 @@ class LangevinSettings:
                 "step sizes of a chain must be positive and may not rise; got "
                 f"first_step={self.first_step:g} and last_step={self.last_step:g}."
             )
-        if min(self.batch_size, self.thinning, self.num_samples) < 1 or self.burn_in < 0:
-            raise ValueError(
-                "a chain needs batch_size, thinning and num_samples of at least 1 and a burn_in of at least 0; got "
-                f"{self.batch_size}, {self.thinning}, {self.num_samples} and {self.burn_in}."
-            )
-        if not self.prior_precision > 0 or not self.decay > 0:
-            raise ValueError(
-                f"prior_precision and decay must be positive; got {self.prior_precision:g} and {self.decay:g}."
-            )
+        check_at_least(1, batch_size=self.batch_size, thinning=self.thinning, num_samples=self.num_samples)
+        check_at_least(0, burn_in=self.burn_in)
+        check_positive(prior_precision=self.prior_precision, decay=self.decay)
 
     @property
     def num_steps(self) -> int:
-        """Over burn-in and sampling."""
+        """Number of steps of burn-in and sampling."""
         return self.burn_in + self.thinning * self.num_samples
 
     def step_size(self, step: int) -> float:
-        """At a step; from the end of the plan on it stays."""
+        """The step size at a step; after the last planned step it stays constant."""
         if self.first_step == self.last_step:
             return self.first_step
-        # a b^-decay is the first and a (b + T)^-decay the last: two equations for a and b.
+        # a and b solve two equations: a b^-decay is the first step size and a (b + T)^-decay the last.
         ratio = (self.first_step / self.last_step) ** (1 / self.decay)
         b = self.num_steps / (ratio - 1)
         return float(self.first_step * (1 + min(step, self.num_steps) / b) ** -self.decay)
@@ -86,17 +81,17 @@ def categorical_log_likelihood(outputs: Float[Tensor, "B K"], labels: Int64[Tens
 
 
 class Chain(BaseTeacher):
-    """A network whose weights walk through their posterior, one minibatch at a time.
+    """A Langevin chain over a network's weights, also as an online teacher.
 
-    As a teacher it answers online: ``chain(x, num_particles)`` walks ``thinning`` steps before each particle, so that a
-    student which is trained along meets ever new samples and none need be kept (Bayesian dark knowledge).
+    ``chain(x, num_particles)`` takes ``thinning`` steps before each particle. A student that is trained along always gets
+    new samples, and none need be stored (Bayesian dark knowledge).
 
     Args:
-        net: Where the walk begins; the chain works on a copy.
+        net: Network with the first weights; the chain works on a copy.
         x: All training inputs.
-        labels: Their labels.
-        settings: Of the chain.
-        log_likelihood: Of each label given the network's output; that of a classifier unless given.
+        labels: Classes of the training inputs.
+        settings: Settings of the chain.
+        log_likelihood: Function from network outputs and labels to log-likelihoods; that of a classifier unless given.
     """
 
     def __init__(
@@ -118,7 +113,7 @@ class Chain(BaseTeacher):
         self._walk = captured(self._move, device)
 
     def walk(self, num_steps: int, progress: bool = False) -> None:
-        """Take some steps."""
+        """Take this number of steps."""
         size = min(self.settings.batch_size, len(self.x))
         steps = range(num_steps)
         for _ in track(steps, "burn-in", transient=True) if progress else steps:
@@ -139,7 +134,7 @@ class Chain(BaseTeacher):
         return fit.detach()
 
     def samples(self, progress: bool = False) -> Iterator[dict[str, Tensor]]:
-        """The kept states of the whole plan, one by one: burn-in first, then one sample every ``thinning`` steps."""
+        """Run the whole chain: yields the weights every ``thinning`` steps after burn-in."""
         self.walk(self.settings.burn_in, progress)
         for _ in track(range(self.settings.num_samples), "samples", disable=not progress, transient=True):
             self.walk(self.settings.thinning)
@@ -151,7 +146,7 @@ class Chain(BaseTeacher):
             yield {name: w.detach().clone() for name, w in self.net.state_dict().items()}
 
     def __call__(self, x: Tensor, num_particles: int) -> Float[Tensor, "S B K"]:
-        """Log-probabilities under the states of the walk, which goes on for ``thinning`` steps before each."""
+        """Log-probabilities under the next states of the chain, ``thinning`` steps apart."""
         particles = []
         for _ in range(num_particles):
             self.walk(self.settings.thinning)
@@ -160,7 +155,7 @@ class Chain(BaseTeacher):
         return to_log_probabilities(torch.stack(particles).float(), "logits")
 
     def network(self) -> nn.Module:
-        """The network where the chain is now."""
+        """The network with the current weights of the chain."""
         return self.net
 
 
@@ -172,7 +167,7 @@ def sgld(
     log_likelihood: LogLikelihood = categorical_log_likelihood,
     progress: bool = False,
 ) -> WeightSamples:
-    """Samples of a network's weights given labelled data, as a teacher. The network itself is not changed."""
+    """Posterior samples of a network's weights given labelled data, as a teacher; the network itself is not changed."""
     chain = Chain(net, x, labels, settings, log_likelihood)
     stacked: dict[str, Tensor] = {}
     for number, sample in enumerate(chain.samples(progress)):

@@ -3,12 +3,12 @@ r"""Monte Carlo for sparse Gaussian processes (Hensman, Matthews, Filippone and 
 Whitened values at inducing points and the kernel's hyperparameters are sampled by Hamiltonian Monte Carlo, in two blocks.
 The paper draws inducing points from the inputs at random; here they are the centres of a k-means clustering.
 
-Both blocks see the values :math:`v` in coordinates :math:`z` in which Laplace's approximation is a standard normal,
+Both blocks use coordinates :math:`z` of the values :math:`v` in which Laplace's approximation is a standard normal,
 
 .. math:: v = m(\theta) + R(\theta)^{-\top} z, \qquad R R^\top = I + A(\theta)^\top W A(\theta)
 
-with the mode :math:`m` followed along its tangent and :math:`W` from the start. A sweep moves the hyperparameters with
-:math:`z` held still, so that the values go along, and then :math:`z`.
+with the mode :math:`m` linear in the hyperparameters and :math:`W` fixed at the start. A sweep moves first the
+hyperparameters at fixed :math:`z`, so that the values follow them, and then :math:`z`.
 """
 
 import warnings
@@ -21,45 +21,33 @@ from jaxtyping import Float
 from rich.progress import track
 from torch import Tensor
 
-from opu.teachers.diagnostics import effective_sample_size, split_r_hat
-from opu.teachers.gp_kernel import (
-    check_hyper,
-    check_inducing,
-    check_table,
-    count_inducing,
-    inducing_points,
-    median_distance,
-)
-from opu.teachers.gp_laplace import Laplace, SparsePosterior, laplace, laplace_at, precision_root
-from opu.teachers.gp_likelihood import nodes
+from opu.checks import check_at_least, check_positive
+from opu.teachers.diagnostics import FEWEST_DRAWS, effective_sample_size, split_r_hat
+from opu.teachers.gp_kernel import SparseSettings, check_hyper, check_table, median_distance
+from opu.teachers.gp_posterior import Laplace, SparsePosterior, laplace, laplace_at, precision_root
 from opu.teachers.gp_samples import GPMixing, GPSamples
 from opu.teachers.hmc import StepSize, differentiated, hmc_move, quarter_turn
 
-MOST_LOGITS = 1000  # training inputs whose logits are watched
+MOST_LOGITS = 1000  # training inputs whose logits are checked for mixing
 
 
 @dataclass(frozen=True)
-class SGPMCSettings:
-    """Of the model and its chain.
+class SGPMCSettings(SparseSettings):
+    """Settings of the model and its chain, besides those of :class:`SparseSettings`.
 
     Attributes:
-        inducing_fraction: Inducing points, as a share of the training inputs.
-        num_inducing: Their number, where it should not be a share.
-        ard: A lengthscale for each feature in place of one for all.
-        lengthscale_spread: Standard deviation of log lengthscales around the log of the median distance of inputs.
-        variance_centre: Median of the prior of the kernel's variance.
-        variance_spread: Standard deviation of the log variance.
-        num_samples: Samples to keep.
-        burn_in: Sweeps before the first sample, in which step sizes are found.
-        thinning: Sweeps from one sample to the next.
-        leapfrog_steps: At most, of a trajectory of the whitened values; as many are taken as a quarter turn needs.
+        lengthscale_spread: Standard deviation of the log lengthscales around the log of the inputs' median distance.
+        variance_centre: Prior median of the kernel's variance.
+        variance_spread: Prior standard deviation of the log variance.
+        num_samples: Number of samples to keep.
+        burn_in: Number of sweeps before the first sample, in which step sizes are found.
+        thinning: Number of sweeps from one sample to the next.
+        leapfrog_steps: Largest number of steps of a trajectory of the whitened values; fewer are taken if they make a
+            quarter turn.
         hyper_leapfrog_steps: The same for the hyperparameters, where each step costs a decomposition.
-        target_acceptance: That burn-in seeks.
+        target_acceptance: Acceptance rate that burn-in aims at.
     """
 
-    inducing_fraction: float = 0.1
-    num_inducing: int | None = None
-    ard: bool = False
     lengthscale_spread: float = 1.0
     variance_centre: float = 4.0
     variance_spread: float = 1.5
@@ -71,25 +59,20 @@ class SGPMCSettings:
     target_acceptance: float = 0.8
 
     def __post_init__(self) -> None:
-        check_inducing(self.inducing_fraction, self.num_inducing)
-        counts = (self.thinning, self.leapfrog_steps, self.hyper_leapfrog_steps)
-        if min(counts) < 1 or self.num_samples < 4 or self.burn_in < 0:
-            raise ValueError(
-                "a chain needs thinning, leapfrog_steps and hyper_leapfrog_steps of at least 1, a num_samples of at least "
-                f"4 and a burn_in of at least 0; got {counts}, {self.num_samples} and {self.burn_in}."
-            )
-        if min(self.lengthscale_spread, self.variance_centre, self.variance_spread) <= 0:
-            raise ValueError(
-                "lengthscale_spread, variance_centre and variance_spread must be positive; got "
-                f"{self.lengthscale_spread:g}, {self.variance_centre:g} and {self.variance_spread:g}."
-            )
+        super().__post_init__()
+        steps = {"leapfrog_steps": self.leapfrog_steps, "hyper_leapfrog_steps": self.hyper_leapfrog_steps}
+        check_at_least(1, thinning=self.thinning, **steps)
+        check_at_least(FEWEST_DRAWS, num_samples=self.num_samples)
+        check_at_least(0, burn_in=self.burn_in)
+        check_positive(lengthscale_spread=self.lengthscale_spread)
+        check_positive(variance_centre=self.variance_centre, variance_spread=self.variance_spread)
         if not 0 < self.target_acceptance < 1:
             raise ValueError(f"target_acceptance must lie between 0 and 1; got {self.target_acceptance:g}.")
 
 
 @dataclass(frozen=True)
 class _Scaled:
-    """Whitened values in coordinates in which they are close to standard normal, for certain hyperparameters."""
+    """Coordinates of the whitened values, in which they are close to standard normal given the hyperparameters."""
 
     features: Float[Tensor, "N M"]
     variance: Float[Tensor, "N 1"]
@@ -103,7 +86,7 @@ class _Scaled:
 
 
 class _Chain:
-    """A point in the posterior, and the two moves that it makes."""
+    """The state of the chain and its two moves."""
 
     def __init__(self, posterior: SparsePosterior, start: Laplace, settings: SGPMCSettings, fixed: bool) -> None:
         self.posterior, self.start, self.settings, self.fixed = posterior, start, settings, fixed
@@ -113,12 +96,12 @@ class _Chain:
         self.position = torch.zeros_like(start.mode)
 
     def sweep(self) -> tuple[float, float]:
-        """Move everything once; returns the two acceptance rates."""
+        """Make both moves once; returns their acceptance rates."""
         hyper_rate = 1.0 if self.fixed else self._move_hyper()
         return self._move_whitened(), hyper_rate
 
     def adapt(self, rates: tuple[float, float]) -> None:
-        """Learn the step sizes from a sweep's acceptance rates."""
+        """Update the step sizes by a sweep's acceptance rates."""
         self.step.update(rates[0])
         self.hyper_step.update(rates[1])
 
@@ -150,7 +133,7 @@ class _Chain:
         return rate
 
     def _scaled(self, hyper: Float[Tensor, " P"]) -> _Scaled:
-        # Only the hyperparameters may decide on the coordinates; where the values are now may not, or the chain is biased.
+        # The coordinates may depend on the hyperparameters only: depending on the current values would bias the chain.
         features, variance = self.posterior.features(hyper)
         centre = self.start.mode + torch.einsum("p,pmc->mc", hyper - self.start.hyper, self.start.ridge)
         return _Scaled(features, variance, centre, precision_root(features, self.start.curvature))
@@ -166,23 +149,25 @@ def sgpmc(
 ) -> GPSamples:
     """Samples of a sparse Gaussian process given labelled data, as a teacher.
 
-    Two classes have one function with a logistic link, more have one function each with a softmax and one kernel for all.
-    Expected log-likelihoods are taken with 20 Gauss-Hermite nodes for one function and with 64 or more fixed quasi-random
-    nodes for several.
+    Two classes need one function with a logistic link; more need one function each, with a softmax and a common kernel.
+    Expected log-likelihoods use 20 Gauss-Hermite nodes for one function and at least 64 fixed quasi-random nodes for
+    several.
 
     Args:
-        x: Training inputs, ``(N, D)``. One lengthscale serves all features unless ``ard``: scale them first.
-        labels: Integers ``0 .. K-1``.
-        settings: Of the model and its chain.
-        hyper: Log lengthscales and log variance to be held fixed in place of being sampled.
-        progress: Whether to show a bar.
+        x: Training inputs ``(N, D)``. Scale them first, since all features have one lengthscale unless ``ard``.
+        labels: Classes of the inputs, ``0 .. K-1``.
+        settings: Settings of the model and its chain.
+        hyper: Fixed log lengthscales and log variance; they are sampled unless given.
+        progress: Whether to show a progress bar.
     """
     settings = settings or SGPMCSettings()
     x, labels, num_functions = check_table(x, labels)
     if hyper is not None:
         check_hyper(hyper, x.shape[1])
         hyper = hyper.to(x)
-    posterior = _posterior(x, labels, num_functions, settings)
+    lengthscale = log(median_distance(x)), settings.lengthscale_spread
+    variance = log(settings.variance_centre), settings.variance_spread
+    posterior = SparsePosterior.with_prior(x, labels, num_functions, settings, lengthscale, variance)
     start = laplace(posterior, num_functions) if hyper is None else laplace_at(posterior, num_functions, hyper)
     chain = _Chain(posterior, start, settings, fixed=hyper is not None)
     for _ in track(range(settings.burn_in), "burn-in", disable=not progress, transient=True):
@@ -191,16 +176,6 @@ def sgpmc(
         chain.step.freeze()
         chain.hyper_step.freeze()
     return _collect(chain, progress)
-
-
-def _posterior(x: Tensor, labels: Tensor, num_functions: int, settings: SGPMCSettings) -> SparsePosterior:
-    num_lengthscales = x.shape[1] if settings.ard else 1
-    centres = [log(median_distance(x))] * num_lengthscales + [log(settings.variance_centre)]
-    spreads = [settings.lengthscale_spread] * num_lengthscales + [settings.variance_spread]
-    number = count_inducing(settings.inducing_fraction, settings.num_inducing, len(x))
-    rule = nodes(num_functions, x.device)
-    inducing = inducing_points(x, number)
-    return SparsePosterior(x, labels, inducing, rule, x.new_tensor(centres), x.new_tensor(spreads))
 
 
 def _collect(chain: _Chain, progress: bool) -> GPSamples:

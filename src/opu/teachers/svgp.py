@@ -1,13 +1,13 @@
 r"""Scalable variational Gaussian processes (Hensman, Matthews and Ghahramani, 2015), for classification.
 
-A Gaussian :math:`\mathcal{N}(m, R R')` stands for the posterior of the whitened values at the inducing points. It is trained
-with GPyTorch; the marginal of a function value is then a Gaussian in closed form, so class probabilities are
-logistic-normal and particles are exact draws, as many as are asked for.
+A Gaussian :math:`\mathcal{N}(m, R R')` approximates the posterior of the whitened values at the inducing points. It is
+trained with GPyTorch. The marginal of a function value is then a Gaussian in closed form, so class probabilities are
+logistic-normal, and any number of particles can be drawn exactly.
 """
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil, inf, log
 from pathlib import Path
 from typing import Any
@@ -17,42 +17,34 @@ from jaxtyping import Float, Int64
 from rich.progress import track
 from torch import Tensor
 
+from opu.checks import check_at_least, check_positive
 from opu.files import read_state, write_state
 from opu.teachers.base import BaseTeacher
 from opu.teachers.gp_kernel import (
-    check_inducing,
+    SparseSettings,
     check_rows,
     check_table,
     class_log_probabilities,
-    count_inducing,
-    inducing_points,
     median_distance,
     rows_within,
     whitened_features,
 )
-from opu.teachers.gp_laplace import SparsePosterior, maximise_evidence, precision_root
-from opu.teachers.gp_likelihood import nodes
+from opu.teachers.gp_posterior import SparsePosterior, WhitenedGaussian, maximise_evidence, nodes, precision_root
 
 
 @dataclass(frozen=True)
-class SVGPSettings:
-    """Of the model and its training.
+class SVGPSettings(SparseSettings):
+    """Settings of the model and its training, besides those of :class:`SparseSettings`.
 
     Attributes:
-        inducing_fraction: Inducing points, as a share of the training inputs.
-        num_inducing: Their number, where it should not be a share.
-        ard: A lengthscale for each feature in place of one for all.
-        batch_size: Rows of each step, at most; all of them where there are no more.
-        learning_rate: Of Adam, to begin with; it falls tenfold whenever the bound stands still.
-        num_falls: How often it may fall before training ends.
-        window: Steps whose average bound is compared with the best average so far.
-        tolerance: Gain of the bound for each row, over a window, below which it counts as standing still.
-        max_steps: After which training ends in any case.
+        batch_size: Largest number of rows per step.
+        learning_rate: Learning rate of Adam at the start; it falls tenfold whenever the bound stops rising.
+        num_falls: Number of such falls before training ends.
+        window: Number of steps whose average bound is compared with the best average so far.
+        tolerance: Gain of the bound per row, over a window, below which the bound counts as no longer rising.
+        max_steps: Largest number of steps.
     """
 
-    inducing_fraction: float = 0.1
-    num_inducing: int | None = None
-    ard: bool = False
     batch_size: int = 1024
     learning_rate: float = 0.05
     num_falls: int = 2
@@ -61,44 +53,33 @@ class SVGPSettings:
     max_steps: int = 10_000
 
     def __post_init__(self) -> None:
-        check_inducing(self.inducing_fraction, self.num_inducing)
-        if min(self.batch_size, self.window, self.max_steps) < 1 or self.num_falls < 0:
-            raise ValueError(
-                "batch_size, window and max_steps must be at least 1 and num_falls at least 0; got "
-                f"{self.batch_size}, {self.window}, {self.max_steps} and {self.num_falls}."
-            )
-        if min(self.learning_rate, self.tolerance) <= 0:
-            raise ValueError(
-                f"learning_rate and tolerance must be positive; got {self.learning_rate:g} and {self.tolerance:g}."
-            )
+        super().__post_init__()
+        check_at_least(1, batch_size=self.batch_size, window=self.window, max_steps=self.max_steps)
+        check_at_least(0, num_falls=self.num_falls)
+        check_positive(learning_rate=self.learning_rate, tolerance=self.tolerance)
 
 
+@dataclass(frozen=True, eq=False)
 class SVGP(BaseTeacher):
     """A variational Gaussian process, as a teacher.
 
-    Args:
+    Attributes:
         inducing: Inducing points.
-        mean: Of the whitened values there, for one function (two classes) or one for each class.
-        root: Lower factors of their covariances.
-        hyper: The log lengthscales and the log variance.
-        elbo: The bound for each row, step by step.
-        converged: Whether training ended because the bound stood still.
-        memory_budget: Bytes that one chunk of rows may take.
+        mean: Mean of the whitened values there, for one function (two classes) or one per class.
+        root: Cholesky factors of the covariances of the whitened values.
+        hyper: Log lengthscales and log variance.
+        elbo: Evidence lower bound per row, at each training step.
+        converged: Whether training ended because the bound stopped rising.
+        memory_budget: Largest number of bytes for one chunk of rows.
     """
 
-    def __init__(
-        self,
-        inducing: Float[Tensor, "M D"],
-        mean: Float[Tensor, "M C"],
-        root: Float[Tensor, "C M M"],
-        hyper: Float[Tensor, " P"],
-        elbo: Float[Tensor, " T"],
-        converged: bool,
-        *,
-        memory_budget: int = 2**29,
-    ) -> None:
-        self.inducing, self.mean, self.root, self.hyper = inducing, mean, root, hyper
-        self.elbo, self.converged, self.memory_budget = elbo, converged, memory_budget
+    inducing: Float[Tensor, "M D"]
+    mean: Float[Tensor, "M C"]
+    root: Float[Tensor, "C M M"]
+    hyper: Float[Tensor, " P"]
+    elbo: Float[Tensor, " T"]
+    converged: bool
+    memory_budget: int = field(default=2**29, kw_only=True)
 
     def marginals(self, x: Tensor) -> tuple[Float[Tensor, "B C"], Float[Tensor, "B C"]]:
         """Mean and variance of each function at each input."""
@@ -113,9 +94,8 @@ class SVGP(BaseTeacher):
         return torch.cat(means), torch.cat(variances)
 
     def __call__(self, x: Tensor, num_particles: int) -> Float[Tensor, "S B K"]:
-        """Log-probabilities of functions that are drawn anew, at each input for itself."""
-        if num_particles < 1:
-            raise ValueError(f"num_particles must be at least 1; got {num_particles}.")
+        """Log-probabilities of function values that are drawn independently at each input."""
+        check_at_least(1, num_particles=num_particles)
         mean, variance = self.marginals(x)
         noise = torch.randn(num_particles, *mean.shape, dtype=mean.dtype, device=mean.device)
         return class_log_probabilities(mean + variance.sqrt() * noise).float()
@@ -127,7 +107,7 @@ class SVGP(BaseTeacher):
 
     @classmethod
     def load(cls, path: str | Path, **options: Any) -> "SVGP":
-        """Read what :meth:`save` wrote."""
+        """Read a process that :meth:`save` wrote."""
         state = read_state(Path(path))
         if state.pop("kind", None) != "svgp":
             raise ValueError(f"{path} does not hold a variational Gaussian process; give a file that SVGP.save wrote.")
@@ -137,22 +117,22 @@ class SVGP(BaseTeacher):
 def svgp(x: Tensor, labels: Tensor, settings: SVGPSettings | None = None, *, progress: bool = False) -> SVGP:
     """A variational Gaussian process fitted to labelled data, as a teacher.
 
-    Two classes have one function with a logistic link, more have one function each with a softmax and one kernel for all.
-    Inducing points and hyperparameters are trained with the rest.
+    Two classes need one function with a logistic link; more need one function each, with a softmax and a common kernel.
+    Inducing points and hyperparameters are trained too.
 
     Args:
-        x: Training inputs, ``(N, D)``. One lengthscale serves all features unless ``ard``: scale them first.
-        labels: Integers ``0 .. K-1``.
-        settings: Of the model and its training.
-        progress: Whether to show a bar.
+        x: Training inputs ``(N, D)``. Scale them first, since all features have one lengthscale unless ``ard``.
+        labels: Classes of the inputs, ``0 .. K-1``.
+        settings: Settings of the model and its training.
+        progress: Whether to show a progress bar.
     """
     from opu.teachers.svgp_model import SparseGP  # needs an extra
 
     settings = settings or SVGPSettings()
     x, labels, num_functions = check_table(x, labels)
-    unit = median_distance(x)  # steps of one size suit inducing points only where distances are about 1
+    unit = median_distance(x)  # Adam's step size suits inducing points whose distances are about 1
     x = x / unit
-    model = SparseGP(*_start(x, labels, num_functions, settings))
+    model = SparseGP(_start(x, labels, num_functions, settings))
     trace, converged = _train(model, x, labels, num_functions, settings, progress)
     if not converged:
         warnings.warn(
@@ -164,20 +144,15 @@ def svgp(x: Tensor, labels: Tensor, settings: SVGPSettings | None = None, *, pro
     return SVGP(inducing * unit, mean, root, hyper, torch.tensor(trace, dtype=torch.float64), converged)
 
 
-def _start(
-    x: Tensor, labels: Tensor, num_functions: int, settings: SVGPSettings
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Laplace's approximation, from which Adam has a short way to go."""
-    number = count_inducing(settings.inducing_fraction, settings.num_inducing, len(x))
-    num_lengthscales = x.shape[1] if settings.ard else 1
-    centres = x.new_tensor([0.0] * num_lengthscales + [log(4.0)])
-    spreads = x.new_tensor([1.0] * num_lengthscales + [1.5])
-    rule = nodes(num_functions, x.device)
-    posterior = SparsePosterior(x, labels, inducing_points(x, number), rule, centres, spreads)
+def _start(x: Tensor, labels: Tensor, num_functions: int, settings: SVGPSettings) -> WhitenedGaussian:
+    """Laplace's approximation, which is close to the optimum."""
+    prior = (0.0, 1.0), (log(4.0), 1.5)
+    posterior = SparsePosterior.with_prior(x, labels, num_functions, settings, *prior)
     hyper, mode = maximise_evidence(posterior, num_functions)
     features, variance = posterior.features(hyper)
     precision = precision_root(features, posterior.curvature(features, variance, mode))
-    return posterior.inducing, mode, torch.linalg.cholesky(torch.cholesky_inverse(precision)), hyper
+    root: Tensor = torch.linalg.cholesky(torch.cholesky_inverse(precision))
+    return WhitenedGaussian(posterior.inducing, mode, root, hyper)
 
 
 def _train(
@@ -204,13 +179,13 @@ def _train(
 
 
 class _Plateau:
-    """Says when a trace has stood still: its average over a window has not risen above the best one before."""
+    """Detects that a trace has stopped rising: its average over a window is not above the best one before."""
 
     def __init__(self, window: int, tolerance: float) -> None:
         self.window, self.tolerance, self.best = window, tolerance, -inf
 
     def reached(self, trace: list[float]) -> bool:
-        """Looks once for each window."""
+        """Whether the trace has just ended a window without a rise."""
         if len(trace) % self.window:
             return False
         average = sum(trace[-self.window :]) / self.window
@@ -220,7 +195,7 @@ class _Plateau:
 
 
 def _batches(num_rows: int, batch_size: int) -> Iterator[Int64[Tensor, " B"]]:
-    """Rows of one batch after the other, for ever; each epoch in a new order, in batches of one size or one less."""
+    """Endless batches of row numbers; each epoch has a new order, and sizes differ by at most one."""
     num_batches = ceil(num_rows / batch_size)
     while True:
         order = torch.arange(num_rows) if num_batches == 1 else torch.randperm(num_rows)

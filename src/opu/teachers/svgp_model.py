@@ -1,4 +1,4 @@
-"""The variational Gaussian process as GPyTorch models it; only training needs it."""
+"""The variational Gaussian process as a model of GPyTorch, for training only."""
 
 from typing import Any
 
@@ -6,34 +6,22 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from opu.checks import optional
 from opu.teachers.gp_kernel import JITTER
-from opu.teachers.gp_likelihood import Nodes, expected_log_likelihood
+from opu.teachers.gp_posterior import Nodes, WhitenedGaussian, expected_log_likelihood
 
-try:
-    import gpytorch
-except ImportError as error:
-    raise ImportError(
-        'a variational Gaussian process needs GPyTorch; install it with: pip install "opu[gp]".'
-    ) from error
+gpytorch = optional("gpytorch", "a variational Gaussian process", "gp")
 
 
 class SparseGP(gpytorch.models.ApproximateGP):  # type: ignore[misc]
     """Independent functions with one kernel and one set of inducing points.
 
     Args:
-        inducing: Where the inducing points begin.
-        mean: Of the whitened values to begin with, for one function (two classes) or one for each class.
-        root: Lower factors of their covariances to begin with.
-        hyper: Log lengthscales and log variance to begin with.
+        start: Inducing points, variational distribution and hyperparameters to start from.
     """
 
-    def __init__(
-        self,
-        inducing: Float[Tensor, "M D"],
-        mean: Float[Tensor, "M C"],
-        root: Float[Tensor, "C M M"],
-        hyper: Float[Tensor, " P"],
-    ) -> None:
+    def __init__(self, start: WhitenedGaussian) -> None:
+        inducing, mean, root, hyper = start
         distribution = gpytorch.variational.CholeskyVariationalDistribution(len(inducing), torch.Size([len(root)]))
         strategy = gpytorch.variational.VariationalStrategy(
             self,
@@ -51,23 +39,23 @@ class SparseGP(gpytorch.models.ApproximateGP):  # type: ignore[misc]
         self.covariance.outputscale = hyper[-1].exp()
         distribution.variational_mean.data.copy_(mean.T)
         distribution.chol_variational_covar.data.copy_(root)
-        strategy.variational_params_initialized.fill_(1)  # or the first call would put the prior in place of these
+        strategy.variational_params_initialized.fill_(1)  # otherwise the first call would replace these by the prior
 
     def forward(self, x: Tensor) -> Any:
-        """The prior at some inputs: mean 0."""
+        """The prior at some inputs, with mean 0."""
         return gpytorch.distributions.MultivariateNormal(x.new_zeros(x.shape[:-1]), self.covariance(x))
 
     def elbo(self, x: Tensor, labels: Tensor, num_rows: int, rule: Nodes) -> Float[Tensor, ""]:
-        """The evidence's lower bound for each row, estimated from a batch of them."""
+        """The evidence lower bound per row, estimated from a batch."""
         marginal = self(x)
         fit = expected_log_likelihood(marginal.mean.T, marginal.variance.T, labels, rule).mean()
         bound: Tensor = fit - self.variational_strategy.kl_divergence().sum() / num_rows
         return bound
 
-    def state(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """What marginals are made of: inducing points, mean and factor of the whitened values, log hyperparameters."""
+    def state(self) -> WhitenedGaussian:
+        """The trained parts, as copies."""
         inducing = self.variational_strategy.inducing_points
         whitened = self.variational_strategy._variational_distribution
         hyper = torch.cat([self.covariance.base_kernel.lengthscale.flatten(), self.covariance.outputscale.reshape(1)])
         parts = (inducing, whitened.variational_mean.T, whitened.chol_variational_covar.tril(), hyper.log())
-        return tuple(part.detach().clone() for part in parts)  # type: ignore[return-value]
+        return WhitenedGaussian(*(part.detach().clone() for part in parts))

@@ -1,4 +1,4 @@
-"""Samples from a posterior over weights, as SGLD, HMC or a Laplace approximation leave them."""
+"""Posterior samples of a network's weights, from SGLD, HMC or a Laplace approximation, as a teacher."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -24,8 +24,8 @@ class WeightSamples(BaseTeacher):
     Args:
         net: The architecture. Its own weights are not used and not changed.
         samples: A list of state dicts, or one dict whose tensors have a leading axis of samples.
-        outputs: What the network gives.
-        memory_budget: Bytes that the activations of one chunk may take.
+        outputs: Kind of the network's outputs.
+        memory_budget: Largest number of bytes for the activations of one chunk.
     """
 
     def __init__(
@@ -63,20 +63,20 @@ class WeightSamples(BaseTeacher):
 
     @classmethod
     def load(cls, net: nn.Module, path: str | Path, **options: Any) -> "WeightSamples":
-        """Read what :meth:`save` wrote, for the same architecture; samples go where the network's weights are."""
+        """Read samples that :meth:`save` wrote for the same architecture, onto the device of the network's weights."""
         try:
             samples = load_file(path)
         except (SafetensorError, OSError) as error:
             raise ValueError(f"{path} is not a whole file of weight samples ({error}); sample again.") from error
         own = net.state_dict()
-        # The file keeps names in an order of its own; the network's order is the one that others rely on.
+        # Names are sorted in the file; callers rely on the order of the network's state dict.
         names = [name for name in own if name in samples] + [name for name in samples if name not in own]
         return cls(
             net, {name: samples[name].to(own[name]) if name in own else samples[name] for name in names}, **options
         )
 
     def __call__(self, x: Tensor, num_particles: int) -> Float[Tensor, "S B K"]:
-        """Log-probabilities under a random choice of the samples, or under all of them."""
+        """Log-probabilities under a random subset of the samples, or under all of them."""
         device = next(iter(self.samples.values())).device
         index = choose(self.num_samples, num_particles, device)
         x = x.to(device)
@@ -86,8 +86,8 @@ class WeightSamples(BaseTeacher):
         chunk = max(1, self.memory_budget // (self._bytes[x.shape[1:]] * len(x)))
 
         def evaluate(weights: dict[str, Tensor]) -> Tensor:
-            answer: Tensor = functional_call(self.net, weights, (x,))
-            return answer
+            outputs: Tensor = functional_call(self.net, weights, (x,))
+            return outputs
 
         with evaluating(self.net):
             parts = [vmap(evaluate)({name: w[part] for name, w in self.samples.items()}) for part in index.split(chunk)]

@@ -1,0 +1,66 @@
+"""Draw how scores are distributed, the paper's recipe against ours on the hard sets, from a file of `opu reproduce`.
+
+python -m reproduction.rendering.score_histograms [--source results/mnist-robust-full-seed0.json] [--out runs/scores.png]
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from opu.measures import SYMBOLS, named
+from reproduction.paper.summary import NAMES
+from reproduction.results import read_file
+
+(C, N) = named("C", "N")
+SHOWN = [("the paper's recipe", "OPU-MCDP-MMD (paper-sgd)", C), ("ours", "OPU-MCDP (robust)", N)]
+HARD = ("omniglot_matched", "letters", "semeion_matched")
+
+
+def draw_histograms(
+    rows: Mapping[str, dict[str, Any]], shown: Sequence[tuple[str, str, str]], sets: Sequence[str], path: Path
+) -> None:
+    """Draw one line of panels for each row and measure, one column for each OOD set.
+
+    Args:
+        rows: The rows of a result file, by name.
+        shown: Title, row and measure of each line.
+        sets: Names of the OOD sets.
+        path: File of the picture.
+    """
+    from opu.plotting import INK, STUDENT, TEACHER, figure, finish
+
+    drawing = figure(3.4 * len(sets), 2.2 * len(shown) + 0.4)
+    panels = drawing.subplots(len(shown), len(sets), squeeze=False)
+    for line, (title, name, measure) in zip(panels, shown, strict=True):
+        found = rows[name]["histograms"][measure]
+        edges = np.asarray(found["edges"])
+        for axes, ood in zip(line, sets, strict=True):
+            for part, colour, label in (("test", TEACHER, "test digits"), (ood, STUDENT, NAMES[ood])):
+                counts = np.asarray(found["counts"][part], dtype=float)
+                axes.stairs(counts / counts.sum(), edges, color=colour, fill=True, alpha=0.55, label=label)
+            auroc = rows[name]["ood"][ood][measure]["auroc"]
+            axes.set_title(f"{NAMES[ood]}: AUROC {auroc:.1f}", fontsize=9, color=INK)
+            axes.set_yticks([])
+            axes.tick_params(labelsize=7)
+            axes.spines[["top", "right", "left"]].set_visible(False)
+        line[0].set_ylabel(f"{title}\n({SYMBOLS[measure]})", fontsize=9, color=INK)
+    panels[0][0].legend(fontsize=7, frameon=False)
+    drawing.tight_layout()
+    finish(drawing, path)
+
+
+def main() -> None:
+    """Draw the picture of the documents."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--source", type=Path, default=Path("results/mnist-robust-full-seed0.json"))
+    parser.add_argument("--out", type=Path, default=Path("runs/scores.png"))
+    options = parser.parse_args()
+    draw_histograms(read_file(options.source)["rows"], SHOWN, HARD, options.out)
+    print(f"Written to {options.out}.")
+
+
+if __name__ == "__main__":
+    main()

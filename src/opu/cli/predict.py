@@ -1,0 +1,24 @@
+"""``opu predict``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from opu.cli.options import Header
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="A folder that `opu fit` wrote.")],
+    data: Annotated[Path, typer.Argument(help="A CSV, TSV or Parquet file with the same columns.")],
+    out: Annotated[Path, typer.Option(help="CSV file for the predictions.")] = Path("predictions.csv"),
+    level: Annotated[float, typer.Option(help="Level of the credible intervals.")] = 0.9,
+    header: Header = True,
+) -> None:
+    """Write class probabilities, credible intervals and novelty for each row of a table."""
+    from opu.sklearn.run import predict_table
+
+    console = Console()
+    count = predict_table(run, data, out, level=level, header=header, console=console)
+    console.print(f"{count} rows predicted in {out}.", highlight=False)

@@ -1,0 +1,16 @@
+"""``opu tables``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from opu.cli.checkout import from_checkout
+
+
+def tables(
+    documents: Annotated[list[Path], typer.Argument(help="Markdown files with table markers.")],
+    results: Annotated[Path, typer.Option(help="Folder of result files.")] = Path("results"),
+) -> None:
+    """Render the tables of Markdown documents from result files."""
+    from_checkout("reproduction.commands").tables(documents, results)

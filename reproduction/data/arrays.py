@@ -1,4 +1,4 @@
-"""Files to arrays, and a clear sentence for a file that is damaged. Nothing here is ever unpickled."""
+"""Read the files of datasets into arrays, and refuse damaged ones in a sentence. Nothing here is ever unpickled."""
 
 import gzip
 import io
@@ -6,14 +6,15 @@ import math
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from opu.checks import optional
+
 OMNIGLOT_SIDE = 105
 SEMEION_PIXELS = 256
-_UINT8 = 8  # idx files name the type of their values by this number
+_UINT8 = 8  # the code for this dtype in idx files
 
 
 def read_idx(path: Path, num_axes: int) -> NDArray[np.uint8]:
@@ -39,7 +40,7 @@ def read_omniglot(path: Path) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
 
     Drawings are in the order of their names; characters are counted in that order from 0, through all alphabets.
     """
-    image = _pillow()
+    image = optional("PIL.Image", "reading Omniglot", "data")
     with path.open("rb") as file:
         try:
             archive = zipfile.ZipFile(file)
@@ -66,7 +67,7 @@ def read_semeion(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 
 def read_numbers(path: Path, num_columns: int, separator: str | None = ",") -> NDArray[np.float64]:
-    """A text file of numbers without a header, ``(N, num_columns)``; white space separates where no separator is given."""
+    """A text file of numbers without a header, ``(N, num_columns)``; a separator of None is white space."""
     lines = _read_bytes(path).decode("ascii", errors="replace").splitlines()
     rows = [line.split(separator) for line in lines if line.strip()]
     widths = {len(row) for row in rows}
@@ -93,11 +94,3 @@ def _read_bytes(path: Path) -> bytes:
 
 def _damaged(path: Path, what: str) -> ValueError:
     return ValueError(f"{path} {what}; it is damaged or another file. Compare it with `opu data verify`.")
-
-
-def _pillow() -> Any:
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise ImportError('reading Omniglot needs Pillow; install it with: pip install "opu[data]"') from error
-    return Image

@@ -1,13 +1,13 @@
-"""Images ready for a network: float32, ``(N, 1, 28, 28)``, in [-1, 1], each set by its name and its preparation.
+"""Sets of images, ready for a network: float32, ``(N, 1, 28, 28)``, in [-1, 1].
 
-MNIST and EMNIST are white ink on black, so their background is -1. Two sets serve as strangers to them and look
-different in ways that give them away: Omniglot is black on white, SEMEION's digits fill the frame. Each therefore comes
-in two preparations, ``"as_released"`` and ``"matched"`` to the looks of MNIST; results should say which.
+MNIST and EMNIST are white ink on black, so their background is -1. Omniglot and SEMEION serve as out-of-distribution
+inputs, and their looks alone give them away: Omniglot is black on white, SEMEION's digits fill the frame. Each therefore
+comes in two preparations, ``"as_released"`` and ``"matched"`` to the looks of MNIST; results should say which.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -17,12 +17,20 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_sample_images
 from torch import Tensor
 
-from opu.data.catalogue import data_file, dataset
-from opu.data.places import checked, locate, verify
+from opu.checks import check_at_least
+from opu.choices import check_choice
+from reproduction.data import data_file, dataset, locate, verify
 from reproduction.data.arrays import read_idx, read_omniglot, read_semeion
+from reproduction.data.local import checked
 
+if TYPE_CHECKING:
+    Split = Literal["train", "test"]
+    OmniglotPart = Literal["evaluation", "background"]
+    Preparation = Literal["as_released", "matched"]
+else:
+    Split = OmniglotPart = Preparation = str
 Value = TypeVar("Value")
-SPLIT_SEED = 47  # of the split of ByMerge and of the order of its letters
+SPLIT_SEED = 47  # for the split of ByMerge and the order of its letters
 TEST_IMAGES_PER_CLASS = 400
 FIRST_LETTER = 10  # EMNIST's labels 0 to 9 are digits
 _SIDE = 28
@@ -32,14 +40,14 @@ _CHUNK = 1024
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Images in [-1, 1] and the number of each one's class."""
+    """Images in [-1, 1] and the class of each one, a number."""
 
     name: str
     images: Float[Tensor, "N 1 28 28"]
     labels: Int64[Tensor, " N"]
 
 
-def mnist(split: str, folder: Path | None = None) -> ImageSet:
+def mnist(split: Split, folder: Path | None = None) -> ImageSet:
     """MNIST's ``"train"`` (60,000) or ``"test"`` (10,000) images."""
     part = _choose("split", split, {"train": "train", "test": "t10k"})
     paths = [checked(data_file(f"mnist/{part}-{kind}-ubyte.gz"), folder) for kind in ("images-idx3", "labels-idx1")]
@@ -47,10 +55,10 @@ def mnist(split: str, folder: Path | None = None) -> ImageSet:
     return ImageSet("mnist", _scaled(images), labels)
 
 
-def emnist_balanced(split: str, folder: Path | None = None) -> ImageSet:
+def emnist_balanced(split: Split, folder: Path | None = None) -> ImageSet:
     """EMNIST Balanced's ``"train"`` (112,800) or ``"test"`` (18,800) images, upright; 47 classes.
 
-    The files must be the complete official ones, by size and SHA-256. Another set never takes their place.
+    The files must be the complete official ones, by size and SHA-256; no other set takes their place.
     """
     part = _choose("split", split, {"train": "train", "test": "test"})
     files = [data_file(f"emnist/emnist-balanced-{part}-{kind}-ubyte.gz") for kind in ("images-idx3", "labels-idx1")]
@@ -60,12 +68,13 @@ def emnist_balanced(split: str, folder: Path | None = None) -> ImageSet:
     return ImageSet("emnist-balanced", _scaled(_upright(images)), labels)
 
 
-def emnist_bymerge47(split: str, folder: Path | None = None) -> ImageSet:
+def emnist_bymerge47(split: Split, folder: Path | None = None) -> ImageSet:
     """A fixed ``"train"`` and ``"test"`` half of EMNIST ByMerge's test split, upright; 47 classes.
 
-    It has the classes of EMNIST Balanced and a test half of its size, but it is **not** that split. Of each class,
-    in the order of labels, the rows are shuffled by one ``numpy.random.default_rng(47)``; the first 400 are for testing
-    (18,800), the others for training (97,523; from 15 to about 6,000 a class). Both halves keep the order of the file.
+    It has the classes of EMNIST Balanced and a test half of its size, but it is **not** that split. One
+    ``numpy.random.default_rng(47)`` shuffles the rows of each class, in the order of labels. The first 400 rows of each
+    class are for testing (18,800 in all), the others for training (97,523; from 15 to about 6,000 per class). Both
+    halves keep the order of the file.
     """
     half = _choose("split", split, {"train": 0, "test": 1})
     images, labels = _bymerge(folder)
@@ -74,9 +83,11 @@ def emnist_bymerge47(split: str, folder: Path | None = None) -> ImageSet:
 
 
 def emnist_letters(count: int | None = None, folder: Path | None = None) -> ImageSet:
-    """The letters of EMNIST ByMerge's test split (labels 10 to 46), upright: what MNIST's digits are not.
+    """The letters of EMNIST ByMerge's test split (labels 10 to 46), upright; out-of-distribution for MNIST's digits.
 
-    In the order of one shuffle by ``numpy.random.default_rng(47)``, of which the first ``count`` are given, or all 58,796.
+    Args:
+        count: Number of letters, the first of a shuffle by ``numpy.random.default_rng(47)``; by default all 58,796.
+        folder: Folder with the files; by default they are looked for and verified.
     """
     images, labels = _bymerge(folder)
     rows = np.flatnonzero(labels.numpy() >= FIRST_LETTER)
@@ -86,7 +97,9 @@ def emnist_letters(count: int | None = None, folder: Path | None = None) -> Imag
     return ImageSet("emnist-letters", _scaled(_upright(images[rows])), labels[rows])
 
 
-def omniglot(part: str = "evaluation", preparation: str = "as_released", folder: Path | None = None) -> ImageSet:
+def omniglot(
+    part: OmniglotPart = "evaluation", preparation: Preparation = "as_released", folder: Path | None = None
+) -> ImageSet:
     """Omniglot's ``"evaluation"`` (13,180) or ``"background"`` (19,280) drawings; labels number the characters from 0.
 
     The 105 x 105 binary drawings are resized by antialiased bilinear interpolation. ``"as_released"`` they are black
@@ -95,12 +108,12 @@ def omniglot(part: str = "evaluation", preparation: str = "as_released", folder:
     name = _choose("part", part, {"evaluation": "omniglot-evaluation", "background": "omniglot-background"})
     ink = _choose("preparation", preparation, {"as_released": -1.0, "matched": 1.0})
     is_white, labels = read_omniglot(checked(dataset(name).files[0], folder))
-    # Of the ink, whose zeros stay exact, so that paper is all one colour.
+    # The ink is resized, not the paper: its zeros stay exact, so the paper is all one colour.
     small = [_resized(torch.from_numpy(~chunk), _SIDE) for chunk in _chunks(is_white)]
     return ImageSet(f"{name}-{preparation}", (2 * torch.cat(small) - 1) * ink, torch.from_numpy(labels))
 
 
-def semeion(preparation: str = "as_released", folder: Path | None = None) -> ImageSet:
+def semeion(preparation: Preparation = "as_released", folder: Path | None = None) -> ImageSet:
     """SEMEION's 1,593 digits, ink +1 on -1.
 
     ``"as_released"``: the 16 x 16 pixels, which the digits fill, are stretched to the whole frame, bilinearly.
@@ -115,21 +128,19 @@ def semeion(preparation: str = "as_released", folder: Path | None = None) -> Ima
 
 def noise(count: int, seed: int) -> Float[Tensor, "N 1 28 28"]:
     """Images of independent pixels, uniform on [-1, 1]."""
-    if count < 1:
-        raise ValueError(f"count must be at least 1; got {count}.")
+    check_at_least(1, count=count)
     generator = torch.Generator().manual_seed(seed)
     return 2 * torch.rand(count, 1, _SIDE, _SIDE, generator=generator) - 1
 
 
 def shifted(images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C H W"]:
-    """The images rolled by 8 pixels down and to the right, so that they wrap across the border."""
+    """The images rolled by 8 pixels down and to the right; they wrap around at the border."""
     return torch.roll(images, (8, 8), (2, 3))
 
 
 def photographs(count: int, seed: int) -> Float[Tensor, "N 1 28 28"]:
-    """Grey squares of 56 x 56 pixels, cut at random from scikit-learn's two photographs, at half their size, in [-1, 1]."""
-    if count < 1:
-        raise ValueError(f"count must be at least 1; got {count}.")
+    """Grey squares of 56 x 56 pixels, cut at random from scikit-learn's two photographs and halved in size, in [-1, 1]."""
+    check_at_least(1, count=count)
     source = np.random.default_rng(seed)
     whole = [torch.tensor(image / 127.5 - 1).float().mean(-1) for image in load_sample_images().images]
     squares = []
@@ -137,7 +148,7 @@ def photographs(count: int, seed: int) -> Float[Tensor, "N 1 28 28"]:
         photograph = whole[source.integers(len(whole))]
         top, left = (int(source.integers(side - 2 * _SIDE)) for side in photograph.shape)
         squares.append(photograph[top : top + 2 * _SIDE, left : left + 2 * _SIDE])
-    return torch.nn.functional.avg_pool2d(torch.stack(squares).unsqueeze(1), 2)
+    return F.avg_pool2d(torch.stack(squares).unsqueeze(1), 2)
 
 
 def split_rows(labels: NDArray[np.int64], per_class: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -180,24 +191,23 @@ def _refuse_a_part(part: str, folder: Path | None) -> None:
 
 
 def _choose(what: str, name: str, values: dict[str, Value]) -> Value:
-    if name not in values:
-        raise ValueError(f"{what} must be one of {', '.join(values)}; got {name!r}.")
+    check_choice(what, name, list(values))
     return values[name]
 
 
 def _chunks(drawings: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
-    """A few at a time: as floats, all of Omniglot's pixels take most of a gigabyte."""
+    """Parts of the drawings: as floats, all of Omniglot's pixels take most of a gigabyte."""
     return [drawings[start : start + _CHUNK] for start in range(0, len(drawings), _CHUNK)]
 
 
 def _resized(planes: Tensor, side: int) -> Float[Tensor, "N 1 side side"]:
-    """Bilinear, antialiased where it makes smaller; rounding may not leave [0, 1]."""
+    """Bilinear resizing, antialiased if it shrinks; rounding may not leave [0, 1]."""
     images = planes.unsqueeze(1).float()
     return F.interpolate(images, (side, side), mode="bilinear", antialias=True, align_corners=False).clamp(0, 1)
 
 
 def _upright(images: Tensor) -> Tensor:
-    """EMNIST is stored with rows and columns in each other's place."""
+    """EMNIST is stored with rows and columns swapped."""
     return images.transpose(-2, -1)
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from opu.data.catalogue import dataset
-from opu.data.places import checked
+from reproduction.data import dataset
 from reproduction.data.arrays import read_numbers
+from reproduction.data.local import checked
 
 PIMA_FEATURES = (
     "pregnancies",
@@ -34,7 +34,7 @@ SPAMBASE_FEATURES = (
 
 @dataclass(frozen=True)
 class Table:
-    """Raw features, a label for each row, and the features' names where they are known."""
+    """Raw features, a label for each row, and the names of the features if they are known."""
 
     name: str
     features: Float64[np.ndarray, "N F"]

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from opu import __version__, plotting
+from opu.cli import entry, main
+
 OPU = Path(sys.executable).with_name("opu")
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "200"}
 
@@ -16,60 +19,88 @@ def opu(*words, **options):
     return subprocess.run([OPU, *map(str, words)], capture_output=True, text=True, env=ENVIRONMENT, **options)
 
 
-def assert_one_line_and_exit_2(done, *parts):
-    assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr
-    for part in parts:
-        assert part in done.stderr
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """The command line within this process: exit code, and what it printed."""
+
+    def call(*words):
+        monkeypatch.setattr("sys.argv", ["opu", *map(str, words)])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        return stopped.value.code, capsys.readouterr()
+
+    return call
 
 
-def test_version_and_help():
-    from opu import __version__
-
+def test_a_real_process_says_its_version_and_refuses_a_wrong_command():
     assert opu("version").stdout.strip() == __version__
-    assert "demo" in opu("--help").stdout
-    assert "demo" in opu().stdout
-
-
-def test_mistakes_cost_one_line(tmp_path):
-    (tmp_path / "precious.txt").write_text("mine")
-    done = opu("demo", "--out", tmp_path)
-    assert_one_line_and_exit_2(done, "exists and is not empty", "nothing in it was changed")
+    done = opu("dmeo")
+    assert done.returncode == 2
+    assert "dmeo" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
-    done = opu("demo", "--out", tmp_path, "--overwrite")
-    assert_one_line_and_exit_2(done, "does not look like a run of ours")
-    assert (tmp_path / "precious.txt").read_text() == "mine"
-    done = opu("demo", "--out", tmp_path / "precious.txt" / "run")
-    assert_one_line_and_exit_2(done, "cannot be made")
-    assert_one_line_and_exit_2(opu("demo", "--seed", "minus one"), "--seed")
+
+
+def test_help_names_every_command(call):
+    commands = ("demo", "fit", "predict", "fidelity", "export", "data", "reproduce", "compare", "tables", "bench")
+    for words in (("--help",), ()):
+        _, said = call(*words)
+        assert all(command in said.out for command in commands)
+
+
+def test_mistakes_cost_one_line(call, tmp_path):
+    (tmp_path / "precious.txt").write_text("mine")
+    table = ("reproduce", "figure", "--quick", "--out", tmp_path / "figure")
     for words, part in (
+        (("demo", "--out", tmp_path), "exists and is not empty; nothing in it was changed"),
+        (("demo", "--out", tmp_path, "--overwrite"), "is not a run folder"),
+        (("demo", "--out", tmp_path / "precious.txt" / "run"), "cannot be made"),
+        (("demo", "--seed", "minus one"), "--seed"),
         (("dmeo",), "dmeo"),
         (("fit", "x.csv", "--out", "r"), "--target"),
         (("demo", "--nope"), "--nope"),
+        (("bench", "predict", "--batch", "1 2"), "--batch takes sizes"),
+        (("compare", "--seeds", "a"), "--seeds takes whole numbers"),
+        (table, "--rows and --quick do not go with it"),
     ):
-        done = opu(*words)
-        assert_one_line_and_exit_2(done, part, "See opu --help")
-        assert len(done.stderr.strip().splitlines()) == 1
-    done = opu("reproduce", "figure", "--quick", "--out", tmp_path / "figure")
-    assert_one_line_and_exit_2(done, "--rows and --quick do not go with it")
+        code, said = call(*words)
+        assert code == 2, words
+        assert part in said.err
+        assert len(said.err.strip().splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
+    assert (tmp_path / "precious.txt").read_text() == "mine"
 
 
-def test_a_full_gpu_is_one_line_and_a_fault_of_ours_is_not(monkeypatch, capsys):
-    from opu import cli
+def test_without_a_checkout_its_commands_say_where_they_work(call, monkeypatch, tmp_path):
+    import opu as library
 
+    monkeypatch.setattr(library, "__file__", str(tmp_path / "site-packages" / "opu" / "__init__.py"))
+    for words in (("reproduce", "mnist"), ("compare",), ("tables", "README.md"), ("bench", "predict")):
+        code, said = call(*words)
+        assert code == 2
+        assert "needs a source checkout" in said.err
+
+
+def test_a_full_gpu_is_one_line_and_a_fault_of_ours_is_not(call, monkeypatch):
     def failing(text):
         def fail(**_):
             raise RuntimeError(text)
 
         return fail
 
-    monkeypatch.setattr(cli, "app", failing("CUDA out of memory. Tried to allocate 20.00 GiB."))
-    with pytest.raises(SystemExit, match="2"):
-        cli.main()
-    assert capsys.readouterr().err.startswith("opu: the GPU's memory is full; free some of it")
-    monkeypatch.setattr(cli, "app", failing("shapes differ"))
+    monkeypatch.setattr(entry, "app", failing("CUDA out of memory. Tried to allocate 20.00 GiB."))
+    code, said = call("demo")
+    assert code == 2
+    assert said.err.startswith("opu: the GPU's memory is full; free some of it")
+    monkeypatch.setattr(entry, "app", failing("shapes differ"))
     with pytest.raises(RuntimeError, match="shapes differ"):
-        cli.main()
+        main()
+
+
+def test_missing_drawing_packages_are_named_with_their_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mpltern", None)
+    assert plotting.missing().endswith('pip install "one-pass-uncertainty[plot]".')
+    with pytest.raises(ImportError, match="mpltern"):
+        plotting.figure(1.0, 1.0)
 
 
 @pytest.fixture(scope="module")
@@ -113,14 +144,3 @@ def test_the_demo_leaves_a_whole_run_folder(demo):
     assert student.novelty is not None
     for name in ("held out class", "inverted", "photographs", "noise", "errors", "times as fast"):
         assert name in done.stdout.replace("\n", " ")
-
-
-def test_a_missing_extra_is_named(tmp_path):
-    """As on a machine without the drawing packages."""
-    code = (
-        f"import sys; sys.modules['mpltern'] = None; sys.argv = ['opu', 'demo', '--out', {str(tmp_path / 'run')!r}]\n"
-    )
-    code += "from opu.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT)
-    assert_one_line_and_exit_2(done, 'pip install "opu[plot]"')
-    assert not (tmp_path / "run").exists()

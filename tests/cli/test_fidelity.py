@@ -28,7 +28,7 @@ def teacher():
 def folder(tmp_path, teacher):
     x = torch.randn(60, 4)
     student = opu.students.mlp(4, 3, (16,))
-    opu.distill(teacher, student, x, epochs=3, progress=False)
+    opu.distill(teacher, student, x, recipe=opu.Recipe(epochs=3), progress=False)
     student.save(tmp_path / "run" / "student")
     keep_evaluation(tmp_path / "run", teacher, x[:20], torch.randint(3, (20,)), x, num_particles=40)
     return tmp_path / "run"

@@ -29,7 +29,7 @@ def table(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_table_is_fitted_and_new_rows_are_answered(table, tmp_path, monkeypatch, capsys):
+def test_a_table_is_fitted_and_new_rows_are_predicted(table, tmp_path, monkeypatch, capsys):
     run = tmp_path / "run"
     assert opu(monkeypatch, "fit", table, "--target", "sick", "--teacher", "ensemble", "--folds", 2, "--out", run) == 0
     said = " ".join(capsys.readouterr().out.split())
@@ -75,7 +75,7 @@ def test_a_table_is_fitted_and_new_rows_are_answered(table, tmp_path, monkeypatc
             (),
             "every class needs at least two rows to be cross-validated; 'rare' has one",
         ),
-        ({}, ("--teacher", "tree"), "--teacher must be one of polya-gamma, gp, forest, ensemble; got 'tree'"),
+        ({}, ("--teacher", "tree"), "--teacher must be polya-gamma, gp, forest or ensemble; got 'tree'"),
     ],
 )
 def test_a_mistake_costs_one_line_and_leaves_nothing(change, options, message, table, tmp_path, monkeypatch, capsys):

@@ -8,13 +8,19 @@ from rich.console import Console
 
 from opu.cli import bench, compare, data, demo, export, fidelity, fit, predict, reproduce, tables, version
 
+CHECKOUT = "From a source checkout"
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
-for command in (demo.demo, fit.fit, predict.predict, fidelity.fidelity, export.export, version.version):
-    app.command()(command)
-app.add_typer(data.app, name="data")
-for command in (reproduce.reproduce, compare.compare, tables.tables):
-    app.command(rich_help_panel="From a source checkout")(command)
-app.add_typer(bench.app, name="bench", rich_help_panel="From a source checkout")
+app.command()(demo.demo)
+app.command()(fit.fit)
+app.command()(predict.predict)
+app.command()(fidelity.fidelity)
+app.command()(export.export)
+app.command()(version.version)
+app.command(rich_help_panel=CHECKOUT)(reproduce.reproduce)
+app.command(rich_help_panel=CHECKOUT)(compare.compare)
+app.command(rich_help_panel=CHECKOUT)(tables.tables)
+app.add_typer(data.app, name="data", rich_help_panel=CHECKOUT)
+app.add_typer(bench.app, name="bench", rich_help_panel=CHECKOUT)
 
 
 @app.callback()

@@ -6,13 +6,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from opu.choices import FileFormat
 from opu.cli.options import as_texts
 
 
 def export(
     source: Annotated[Path, typer.Argument(help="A folder of opu demo, opu fit, or of a saved student.")],
     out: Annotated[Path | None, typer.Option(help="The file; student.onnx in that folder by default.")] = None,
-    format: Annotated[str, typer.Option(help="onnx, or pt2 of torch.export.")] = "onnx",
+    format: Annotated[FileFormat, typer.Option(help="onnx, or pt2 of torch.export.")] = "onnx",
     int8: Annotated[bool, typer.Option("--int8", help="Layers in eight bits; a quarter of the size.")] = False,
     calibration: Annotated[
         Path | None, typer.Option(help="In-distribution inputs (.npy) for int8, if the run holds none of its own.")
@@ -28,7 +29,7 @@ def export(
     found = export_run(
         source,
         out=out,
-        format=format,  # type: ignore[arg-type]
+        format=format,
         int8=int8,
         calibration=calibration,
         opset=opset,

@@ -5,19 +5,24 @@ from typing import Annotated
 
 import typer
 
+from opu.choices import Outputs
+
 
 def fidelity(
     run: Annotated[Path, typer.Argument(help="A run folder, or the folder of a saved student.")],
-    inputs: Annotated[Path | None, typer.Option(help="Inputs (.npy), if the run holds none of its own.")] = None,
+    inputs: Annotated[Path | None, typer.Option(help="Inputs (.npy); by default those in the run folder.")] = None,
     particles: Annotated[
-        Path | None, typer.Option(help="Their particles, (samples, inputs, classes): .npy, .npz or .safetensors.")
+        Path | None,
+        typer.Option(help="Particles of the inputs (.npy, .npz or .safetensors), of shape (samples, inputs, classes)."),
     ] = None,
-    labels: Annotated[Path | None, typer.Option(help="Their classes (.npy), if calibration is wanted.")] = None,
+    labels: Annotated[
+        Path | None, typer.Option(help="Classes of the inputs (.npy), with which the report has the calibration.")
+    ] = None,
     outputs: Annotated[
-        str, typer.Option(help="What the particles are: probabilities, log_probabilities or logits.")
+        Outputs, typer.Option(help="Kind of the particles: probabilities, log_probabilities or logits.")
     ] = "probabilities",
 ) -> None:
-    """Say how far a student is from its teacher, whether sampling, family or network is to blame, and what to change."""
+    """Say how far a student is from its teacher, how much of it is noise, family or amortisation gap, and what to change."""
     from opu.fidelity.run import report_on_run
 
-    report_on_run(run, inputs=inputs, particles=particles, labels=labels, outputs=outputs)  # type: ignore[arg-type]
+    report_on_run(run, inputs=inputs, particles=particles, labels=labels, outputs=outputs)

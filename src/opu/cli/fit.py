@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from opu.choices import TableTeacher
 from opu.cli.options import Header, Seed
 
 
@@ -13,7 +14,7 @@ def fit(
     data: Annotated[Path, typer.Argument(help="A CSV, TSV or Parquet file, one row for each case.")],
     target: Annotated[str, typer.Option(help="The column to predict.")],
     out: Annotated[Path, typer.Option(help="Folder for the classifier, its metrics and a picture.")],
-    teacher: Annotated[str, typer.Option(help="polya-gamma, gp, forest, or ensemble.")] = "polya-gamma",
+    teacher: Annotated[TableTeacher, typer.Option(help="polya-gamma, gp, forest, or ensemble.")] = "polya-gamma",
     folds: Annotated[int, typer.Option(min=2, help="Number of folds of the cross-validation.")] = 5,
     seed: Seed = 0,
     header: Header = True,

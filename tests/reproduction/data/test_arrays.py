@@ -75,8 +75,8 @@ def test_damaged_omniglot(tmp_path):
 
 
 def test_without_pillow_the_extra_is_named(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(ImportError, match=r'Pillow; install it with: pip install "opu\[data\]"'):
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    with pytest.raises(ImportError, match=r'PIL.Image; install it with: pip install "one-pass-uncertainty\[data\]"'):
         read_omniglot(tmp_path / "x.zip")
 
 

@@ -5,17 +5,14 @@ import gzip
 import numpy as np
 import pytest
 import torch
-from made_up import png, semeion_row, write, write_pair, zipped
+from made_up import need, png, semeion_row, write, write_pair, zipped
 
-from opu.data import (
-    DATASETS,
-    DataFile,
-    data_file,
+from reproduction.data import DATASETS, DataFile, data_file, images, locate
+from reproduction.data.arrays import read_idx
+from reproduction.data.images import (
     emnist_balanced,
     emnist_bymerge47,
     emnist_letters,
-    images,
-    locate,
     mnist,
     noise,
     omniglot,
@@ -23,7 +20,7 @@ from opu.data import (
     semeion,
     shifted,
 )
-from opu.data.places import checksum
+from reproduction.data.local import checksum
 
 BALANCED = "emnist/emnist-balanced-{}-images-idx3-ubyte.gz"
 BYMERGE = "emnist/emnist-bymerge-test-images-idx3-ubyte.gz"
@@ -62,15 +59,15 @@ def test_images_and_labels_must_agree(tmp_path):
         mnist("train", tmp_path)
 
 
-@pytest.mark.parametrize("read", [mnist, emnist_balanced, emnist_bymerge47])
-def test_unknown_names_are_refused(read, tmp_path):
-    with pytest.raises(ValueError, match="split must be one of train, test; got 'tset'"):
-        read("tset", tmp_path)
-    with pytest.raises(ValueError, match="part must be one of evaluation, background"):
+def test_unknown_names_are_refused(tmp_path):
+    for read in (mnist, emnist_balanced, emnist_bymerge47):
+        with pytest.raises(ValueError, match="split must be train or test; got 'tset'"):
+            read("tset", tmp_path)
+    with pytest.raises(ValueError, match="part must be evaluation or background"):
         omniglot("test", folder=tmp_path)
-    for strange in (lambda: omniglot(preparation="inverted"), lambda: semeion("inverted")):
-        with pytest.raises(ValueError, match="preparation must be one of as_released, matched; got 'inverted'"):
-            strange()
+    for load in (lambda: omniglot(preparation="inverted"), lambda: semeion("inverted")):
+        with pytest.raises(ValueError, match="preparation must be as_released or matched; got 'inverted'"):
+            load()
 
 
 def accept(monkeypatch, folder):
@@ -194,6 +191,15 @@ def test_semeion(tmp_path):
     )
 
 
+@pytest.mark.parametrize("load", [lambda: mnist("test"), semeion])
+def test_a_file_that_only_has_the_right_name_is_not_read_by_default(load, tmp_path, monkeypatch):
+    monkeypatch.setenv("OPU_DATA", str(tmp_path))
+    for path in ("mnist/t10k-images-idx3-ubyte.gz", "semeion/semeion.data"):
+        write(tmp_path, path, b"something else")
+    with pytest.raises(ValueError, match=r"has 14 bytes, but .* are right; it is damaged"):
+        load()
+
+
 @pytest.mark.parametrize("make", [photographs, noise])
 def test_made_images_are_like_those_of_a_file(make):
     made = make(60, seed=3)
@@ -234,11 +240,6 @@ def test_shifted_images_wrap():
     assert got.sum() == 1
 
 
-def need(folder, path):
-    if locate(data_file(path), folder) is None:
-        pytest.skip(f"no {path} in {folder}")
-
-
 def assert_images(made, count):
     assert made.images.shape == (count, 1, 28, 28)
     assert made.images.dtype == torch.float32
@@ -257,20 +258,16 @@ def test_the_real_mnist(data_folder):
 
 def test_the_real_bymerge(data_folder):
     need(data_folder, BYMERGE)
+    labels = read_idx(data_folder / BYMERGE.replace("images-idx3", "labels-idx1"), num_axes=1).astype(np.int64)
+    train, _ = images.split_rows(labels, images.TEST_IMAGES_PER_CLASS)
+    assert len(train) == 97_523
+    assert np.bincount(labels[train]).min() == 15
+    assert (labels >= images.FIRST_LETTER).sum() == 58_796
     test = emnist_bymerge47("test", data_folder)
     assert_images(test, 18_800)
     assert test.labels.bincount().tolist() == [400] * 47
-    train = emnist_bymerge47("train", data_folder)
-    assert_images(train, 116_323 - 18_800)
-    assert len(train.labels.bincount()) == 47
-    assert train.labels.bincount().min() == 15
-    letters = emnist_letters(2000, data_folder)
-    assert_images(letters, 2000)
-    assert letters.labels.min() >= 10
-    with pytest.raises(ValueError, match="number of letters, 58796"):
-        emnist_letters(58_797, data_folder)
     # A digit 1 is a tall stroke: upright, its ink spreads over rows more than over columns.
-    ones = train.images[train.labels == 1][:, 0] + 1
+    ones = test.images[test.labels == 1][:, 0] + 1
     assert (ones.amax(2) > 1).sum() > 1.5 * (ones.amax(1) > 1).sum()
 
 

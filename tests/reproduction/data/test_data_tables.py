@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from made_up import write
+from made_up import need, write
 
-from opu.data import data_file, locate, pima, spambase
+from reproduction.data.tables import pima, spambase
 
 PIMA, SPAMBASE = "pima/pima-indians-diabetes.data.csv", "spambase/spambase.data"
 
@@ -41,9 +41,11 @@ def test_a_missing_table_names_the_command(tmp_path):
         spambase(tmp_path)
 
 
-def need(folder, path):
-    if locate(data_file(path), folder) is None:
-        pytest.skip(f"no {path} in {folder}")
+def test_a_table_is_verified_by_default(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPU_DATA", str(tmp_path))
+    write(tmp_path, PIMA, rows(768, 8, label=0).encode())
+    with pytest.raises(ValueError, match="bytes, but 23,278 are right; it is damaged"):
+        pima()
 
 
 def test_the_real_pima(data_folder):

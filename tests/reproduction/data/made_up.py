@@ -1,12 +1,18 @@
-"""Small files in the formats of the datasets."""
+"""Small files in the formats of the datasets, and tests that need the real ones."""
 
 import gzip
 import io
 import zipfile
 
 import numpy as np
+import pytest
 
-CONTENT = np.random.default_rng(0).bytes(300_000)  # of a file to fetch
+from reproduction.data import data_file, locate
+
+
+def need(folder, path):
+    if locate(data_file(path), folder) is None:
+        pytest.skip(f"no {path} in {folder}")
 
 
 def idx(values):

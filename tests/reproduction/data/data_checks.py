@@ -1,19 +1,23 @@
-"""What the tests of fetching share: a file, a short patience, and what must hold afterwards."""
+"""What the tests of files share: a file, a hasty retry policy, and what must hold after a fetch."""
 
 import pytest
-from made_up import CONTENT
+from misbehaving_server import CONTENT
 
-from opu.data import Patience, fetch
+from reproduction.data import RetryPolicy, fetch
 
 HALF = len(CONTENT) // 2
-HASTY = Patience(connect=2, read=0.4, attempts=3, wait=0.01)
+HASTY = RetryPolicy(wait=0.01)
+
+
+def put(folder, path, content=b"x"):
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    (folder / path).write_bytes(content)
+    return folder / path
 
 
 def leftovers(folder):
     """Everything there but the files that were asked for."""
-    return (
-        [path for path in folder.rglob("*") if path.name != "toy.gz" and path.name != "toy"] if folder.exists() else []
-    )
+    return [path for path in folder.rglob("*") if path.name not in ("toy.gz", "toy")]
 
 
 def assert_here_and_nothing_else(folder):
@@ -32,8 +36,8 @@ def assert_one_sentence(caught, *parts):
         assert part in str(caught.value)
 
 
-def fails(folder, *parts, error=OSError):
-    with pytest.raises(error, match="toy") as caught:
-        fetch("toy", folder, patience=HASTY)
+def fails(folder, *parts, retry=HASTY):
+    with pytest.raises(OSError, match="toy") as caught:
+        fetch("toy", folder, retry=retry)
     assert_one_sentence(caught, *parts)
     assert_nothing(folder)

@@ -1,13 +1,17 @@
-"""A real server on this machine that can be told to misbehave, one request after the other."""
+"""A real server on this machine that can be told to misbehave, one request after the other, and a file to fetch from it."""
 
 import contextlib
 import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import numpy as np
+
+CONTENT = np.random.default_rng(0).bytes(300_000)
+
 
 class Server:
-    """Prediction each path by a list of behaviours, one for each request; the last one stays."""
+    """Serves each path by a list of behaviours, one for each request; the last one stays."""
 
     def __init__(self):
         self.script, self.seen, self.released = {}, [], threading.Event()
@@ -75,7 +79,7 @@ def serve(content):
 
 
 def cut(content, after):
-    """The connection ends when some bytes of the answer are sent."""
+    """The connection ends when some bytes of the response are sent."""
     return lambda handler, _: handler.wfile.write(_begin(handler, content)[:after])
 
 
@@ -101,7 +105,7 @@ def whole(content):
 
 
 def wrong_range(content):
-    """Begins elsewhere than it was asked to, where it was asked."""
+    """A range that begins elsewhere than it was asked to."""
 
     def behave(handler, _):
         if "Range" not in handler.headers:
@@ -117,5 +121,5 @@ def status(code):
 
 
 def silent(handler, server):
-    """Never answers."""
+    """Never replies."""
     server.released.wait(60)

@@ -1,4 +1,4 @@
-"""Fetches that were killed, and fetches at once: what is left is gone on with, and nothing is mixed up."""
+"""Killed fetches are continued, and fetches at the same time wait for one another."""
 
 import errno
 import signal
@@ -9,10 +9,10 @@ import time
 import zlib
 
 import pytest
-from fetch_checks import CONTENT, HALF, HASTY, assert_here_and_nothing_else, assert_nothing, fails
+from data_checks import CONTENT, HALF, HASTY, assert_here_and_nothing_else, assert_nothing, fails
 from misbehaving_server import cut, hold, serve
 
-from opu.data import Patience, fetch
+from reproduction.data import RetryPolicy, fetch
 
 
 def part_of(folder, url):
@@ -23,7 +23,7 @@ def part_of(folder, url):
 CHILD = """
 import sys
 from pathlib import Path
-from opu.data import DATASETS, DataFile, Dataset, Source, fetch
+from reproduction.data import DATASETS, DataFile, Dataset, Source, fetch
 url, checksum, folder = sys.argv[1:]
 DATASETS["toy"] = Dataset("toy", "", "", "", (DataFile("toy/toy.gz", (checksum,), 300_000, (Source(url),)),))
 fetch("toy", Path(folder))
@@ -45,14 +45,14 @@ def killed(server, toy, folder):
     return part
 
 
-def test_a_killed_fetch_is_gone_on_with(server, folder, killed):
+def test_a_killed_fetch_is_continued(server, folder, killed):
     assert not (folder / "toy").exists()
     come = killed.stat().st_size
     assert killed.read_bytes() == CONTENT[:come]
     assert 0 < come <= HALF
     assert killed.relative_to(folder).parts[0].startswith(".")
     server.script["/toy.gz"] = [serve(CONTENT)]
-    fetch("toy", folder, patience=HASTY)
+    fetch("toy", folder, retry=HASTY)
     assert_here_and_nothing_else(folder)
     assert server.ranges("/toy.gz") == [f"bytes={come}-"]
 
@@ -65,7 +65,7 @@ def leave(part, content):
 def test_a_spoilt_leftover_costs_one_more_download(server, toy, folder):
     leave(part_of(folder, server.url("/toy.gz")), bytes(HALF))
     server.script["/toy.gz"] = [serve(CONTENT)]
-    fetch("toy", folder, patience=HASTY)
+    fetch("toy", folder, retry=HASTY)
     assert_here_and_nothing_else(folder)
     assert server.ranges("/toy.gz") == [f"bytes={HALF}-", None]
 
@@ -74,14 +74,14 @@ def test_a_spoilt_leftover_costs_one_more_download(server, toy, folder):
 def test_a_leftover_that_needs_nothing_more(server, toy, folder, extra, ranges):
     leave(part_of(folder, server.url("/toy.gz")), CONTENT + extra)
     server.script["/toy.gz"] = [serve(CONTENT)]
-    fetch("toy", folder, patience=HASTY)
+    fetch("toy", folder, retry=HASTY)
     assert_here_and_nothing_else(folder)
     assert len(server.seen) == ranges
 
 
 def test_an_error_removes_leftovers_too(server, toy, folder):
     leave(part_of(folder, server.url("/toy.gz")), CONTENT[:HALF])
-    fails(folder, "answered 404")
+    fails(folder, "replied 404")
 
 
 def together(count, action):
@@ -103,20 +103,20 @@ def together(count, action):
 
 def test_fetches_at_once_wait_for_one_another(server, toy, folder):
     server.script["/toy.gz"] = [cut(CONTENT, 1000), serve(CONTENT)]
-    assert together(4, lambda: fetch("toy", folder, patience=Patience(wait=0.3))) == []
+    assert together(4, lambda: fetch("toy", folder, retry=RetryPolicy(wait=0.1))) == []
     assert_here_and_nothing_else(folder)
     assert len(server.seen) == 2
 
 
 def test_fetches_at_once_that_fail_all_clean_up(server, toy, folder):
-    failures = together(4, lambda: fetch("toy", folder, patience=HASTY))
+    failures = together(4, lambda: fetch("toy", folder, retry=HASTY))
     assert [type(error) for error in failures] == [OSError] * 4
     assert_nothing(folder)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such locks")
 def test_a_stage_is_one_fetch_s_alone(tmp_path):
-    from opu.data.staging import staging
+    from reproduction.data.staging import staging
 
     inside, most = [], []
 
@@ -142,12 +142,12 @@ def test_without_locks_fetches_at_once_share_nothing(server, toy, folder, monkey
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     server.script["/toy.gz"] = [cut(CONTENT, 1000), serve(CONTENT)]
-    assert together(3, lambda: fetch("toy", folder, patience=HASTY)) == []
+    assert together(3, lambda: fetch("toy", folder, retry=HASTY)) == []
     assert_here_and_nothing_else(folder)
 
 
 def test_an_interrupted_fetch_keeps_what_has_come(tmp_path):
-    from opu.data.staging import staging
+    from reproduction.data.staging import staging
 
     def interrupted():
         with staging(tmp_path, "toy") as stage:

@@ -3,8 +3,7 @@
 import hashlib
 
 import pytest
-from made_up import CONTENT
-from misbehaving_server import Server
+from misbehaving_server import CONTENT, Server
 
 
 @pytest.fixture
@@ -26,7 +25,7 @@ def no_places(monkeypatch, tmp_path):
 @pytest.fixture
 def publish(monkeypatch):
     """Add a dataset to the catalogue: file name -> (content, sources)."""
-    from opu.data import DATASETS, DataFile, Dataset
+    from reproduction.data import DATASETS, DataFile, Dataset
 
     def publish(name, files):
         made = [
@@ -43,7 +42,7 @@ def publish(monkeypatch):
 @pytest.fixture
 def toy(server, publish):
     """One file with a first source and a mirror."""
-    from opu.data import Source
+    from reproduction.data import Source
 
     return publish("toy", {"toy.gz": (CONTENT, [Source(server.url("/toy.gz")), Source(server.url("/mirror/toy.gz"))])})
 

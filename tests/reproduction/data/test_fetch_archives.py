@@ -5,12 +5,12 @@ import io
 import zipfile
 
 import pytest
+from data_checks import HASTY
 from misbehaving_server import cut, serve
 
-from opu.data import Patience, Source, fetch, fetch_all
+from reproduction.data import Source, fetch, fetch_all
 
 FILES = {"a.txt": b"first" * 1000, "b.txt": b"second" * 1000}
-HASTY = Patience(connect=2, read=1, attempts=2, wait=0.01)
 
 
 def zipped(files):
@@ -41,7 +41,7 @@ def names(folder):
 
 def fails(folder, *parts):
     with pytest.raises(OSError, match="could not fetch") as caught:
-        fetch("toy", folder, patience=HASTY)
+        fetch("toy", folder, retry=HASTY)
     for part in parts:
         assert part in str(caught.value)
     assert names(folder) == []
@@ -49,7 +49,7 @@ def fails(folder, *parts):
 
 def test_wanted_members_come_from_one_download(server, toy, tmp_path):
     server.script["/all.zip"] = [cut(ARCHIVE, 50), serve(ARCHIVE)]
-    assert [path.read_bytes() for path in fetch("toy", tmp_path, patience=HASTY)] == list(FILES.values())
+    assert [path.read_bytes() for path in fetch("toy", tmp_path, retry=HASTY)] == list(FILES.values())
     assert names(tmp_path) == ["toy/a.txt", "toy/b.txt"]
     assert server.ranges("/all.zip") == [None, "bytes=50-"]
 
@@ -81,7 +81,7 @@ def test_an_archive_after_a_plain_file_that_is_gone(server, publish, tmp_path):
 
 def test_an_archive_of_another_sum_is_not_opened(server, toy, tmp_path):
     server.script["/all.zip"] = [serve(zipped(FILES | {"more.txt": b""}))]
-    fails(tmp_path, "gave a file that has not the checksum md5:")
+    fails(tmp_path, "gave a file that does not have the checksum md5:")
 
 
 @pytest.fixture

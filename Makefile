@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 # Two busy processes with two threads each starve one another, so tests that run side by side take one each.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-# The extra "adapters", without the torchvision that it asks for and never uses: a CUDA build, which a CPU build of torch
+# The extra "laplace", without the torchvision that it asks for and never uses: a CUDA build, which a CPU build of torch
 # cannot load.
 LAPLACE := laplace-torch asdfghjkl backpack-for-pytorch curvlinops-for-pytorch einconv einops lightning-utilities \
 	opt_einsum torchmetrics tqdm unfoldNd
@@ -47,6 +47,7 @@ format: setup
 docs: setup
 	$(BIN)/mkdocs build --strict --quiet --clean
 
+# Writes under runs/; with --record a benchmark writes to results/.
 bench: setup
 	$(BIN)/python -m benchmarks.objectives
 

@@ -31,11 +31,13 @@ def teacher(x, num_particles):
 def test_the_most_doubtful_rows_are_the_teachers_and_the_others_are_untouched():
     x = torch.linspace(0, 4, 100).unsqueeze(1)
     cascade = Cascade(Known(), teacher, 0.1).calibrate(x)
-    answer = cascade(x)
-    assert answer.by_teacher.nonzero().squeeze(-1).tolist() == list(range(91, 100))  # nine lie above the tenth largest
-    assert answer.fraction == pytest.approx(0.09)
-    torch.testing.assert_close(answer.probabilities[:91], Known()(x).mean[:91])
-    assert (answer.probabilities[91:, 1] > 0.99).all()
+    prediction = cascade(x)
+    assert prediction.by_teacher.nonzero().squeeze(-1).tolist() == list(
+        range(91, 100)
+    )  # nine lie above the tenth largest
+    assert prediction.fraction == pytest.approx(0.09)
+    torch.testing.assert_close(prediction.probabilities[:91], Known()(x).mean[:91])
+    assert (prediction.probabilities[91:, 1] > 0.99).all()
 
 
 @pytest.mark.parametrize("budget", [0.02, 0.05, 0.3])
@@ -57,23 +59,23 @@ def test_a_budget_of_nothing_asks_nothing_and_one_of_all_asks_everything():
 
 
 @pytest.mark.parametrize("score", ["predictive_entropy", "negative_log_precision", "novelty"])
-def test_any_measure_can_be_the_doubt(score):
+def test_any_measure_can_be_the_score(score):
     student = opu.students.mlp(3, 4, (8,))
     x = torch.randn(80, 3)
     opu.calibrate(student, x)
     cascade = Cascade(student, lambda x, s: torch.randn(s, len(x), 4).log_softmax(-1), 0.2, score=score).calibrate(x)
     q = student(x)
-    doubt = student.novelty(q) if score == "novelty" else measures.MEASURES[score](q)
+    uncertainty = student.novelty(q) if score == "novelty" else measures.MEASURES[score](q)
     chosen = cascade(x).by_teacher
     assert int(chosen.sum()) == 15
-    assert doubt[chosen].min() >= doubt[~chosen].max()
+    assert uncertainty[chosen].min() >= uncertainty[~chosen].max()
 
 
-def test_a_doubt_that_is_no_number_goes_to_the_teacher():
+def test_a_score_that_is_no_number_goes_to_the_teacher():
     cascade = Cascade(Known(), teacher, 0.1).calibrate(torch.linspace(0, 4, 100).unsqueeze(1))
-    answer = cascade(torch.tensor([[1.0], [torch.nan]]))
-    assert answer.by_teacher.tolist() == [False, True]
-    assert torch.isfinite(answer.probabilities).all()
+    prediction = cascade(torch.tensor([[1.0], [torch.nan]]))
+    assert prediction.by_teacher.tolist() == [False, True]
+    assert torch.isfinite(prediction.probabilities).all()
 
 
 def test_the_report_adds_up():
@@ -90,19 +92,21 @@ def test_the_report_adds_up():
 
 
 def test_mistakes_are_told():
-    with pytest.raises(ValueError, match=r"budget is a share of the inputs, from 0 to 1; got 5"):
+    with pytest.raises(ValueError, match=r"budget is a fraction of the inputs, from 0 to 1; got 5"):
         Cascade(Known(), teacher, 5)
     with pytest.raises(ValueError, match="num_particles must be at least 1; got 0"):
         Cascade(Known(), teacher, num_particles=0)
-    with pytest.raises(ValueError, match=r"score is novelty or one of predictive_entropy, .*; got 'doubt'"):
+    with pytest.raises(ValueError, match=r"the score must be predictive_entropy, .* or novelty; got 'doubt'"):
         Cascade(Known(), teacher, score="doubt")
     with pytest.raises(ValueError, match="novelty is not calibrated"):
         Cascade(opu.students.mlp(2, 2, (4,)), teacher, score="novelty")
     with pytest.raises(ValueError, match="no threshold yet; call calibrate"):
         Cascade(Known(), teacher)(torch.ones(3, 1))
-    with pytest.raises(ValueError, match=r"budget of 0.05 needs at least 19 ordinary inputs to calibrate on; got 18"):
+    with pytest.raises(
+        ValueError, match=r"budget of 0.05 needs at least 19 in-distribution inputs to calibrate on; got 18"
+    ):
         Cascade(Known(), teacher).calibrate(torch.ones(18, 1))
     with pytest.raises(ValueError, match="above every label"):
         Cascade(Known(), teacher).calibrate(torch.rand(60, 1)).report(torch.rand(3, 1), torch.tensor([0, 1, 2]))
-    with pytest.raises(ValueError, match="at least 10 ordinary inputs, better some hundreds; got 9"):
+    with pytest.raises(ValueError, match="at least 10 in-distribution inputs, better some hundreds; got 9"):
         Cascade(Known(), teacher).calibrate(torch.ones(9, 1))

@@ -1,58 +1,79 @@
-"""The documents tell the truth: their code runs as pasted, and their tables are what the result files say."""
+"""The documents tell the truth: their code runs, their commands exist, and their tables are what the result files say."""
 
+import dataclasses
+import importlib.util
+import json
 import re
+import shlex
 import subprocess
 import sys
+import tomllib
 import venv
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
 import pytest
-import torch
+import typer
 
 import opu
-from opu.export import write
-from opu.novelty import Novelty
+from opu.cli import app
 from reproduction.rendering import TABLES, render
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
+# What the code of a page should have left behind.
+CHECKS = {
+    "README.md": "p = student.novelty.p_value(q); assert p[1] < 0.02 < p[0] and q.mean[0].argmax() == 2, (p, q.mean)\n"
+    "assert (low <= q.mean).all() and (q.mean <= high).all()",
+    "index.md": "assert done.best_epoch >= 1 and particles.exp().sum(-1).allclose(torch.ones(500, 5))",
+    "own-teacher-and-student.md": "assert prediction.fraction <= 0.2 and isinstance(smaller, opu.students.Student)",
+    "scores.md": "assert abs(parts[0] - parts[1] - parts[2]) < 1e-6 and high[0, 0] - low[0, 0] > 0.9",
+    "tables.md": "assert model.score(x_test, y_test) > 0.93 and (low < high).all() and (frame.index == x_test.index).all()",
+    "amortisation-gap.md": "assert found.summary['mmd']['amortisation'] <= found.summary['mmd']['bound'] + 1e-6",
+    "export.md": "assert outputs['probabilities'].shape == (5, 3) and max(written.differences.values()) < 1e-4",
+}
 
 
-def run_as_pasted(document: Path, check: str, folder: Path, block: int = 0, python: str = sys.executable) -> None:
-    """Run a document's block of Python in an empty folder, and then a check of what it left."""
-    code = re.findall(r"```python\n(.*?)```", document.read_text(), re.DOTALL)[block]
-    done = subprocess.run([python, "-c", code + check], cwd=folder, capture_output=True, text=True)
+def named(paths: list[Path]) -> Any:
+    return pytest.mark.parametrize("document", paths, ids=lambda path: path.name)
+
+
+def blocks(document: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", document.read_text(), re.DOTALL)
+
+
+def inline_code(document: Path) -> list[str]:
+    outside = re.sub(r"```.*?```|<!-- table:.*?<!-- end -->", "", document.read_text(), flags=re.DOTALL)
+    return re.findall(r"`([^`]+)`", outside)
+
+
+def run_as_pasted(page: Path) -> None:
+    """Run the Python of a page, all blocks in one namespace, and the check of what it left."""
+    space = {"__name__": "page"}
+    for number, code in enumerate([*blocks(page, "python"), CHECKS.get(page.name, "")]):
+        exec(compile(code, f"{page.name}, block {number}", "exec"), space)
+
+
+@named([page for page in PAGES if blocks(page, "python") and page.name != "export.md"])
+def test_the_code_of_a_page_runs_as_pasted(document, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_as_pasted(document)
+
+
+def test_the_code_on_export_runs_as_pasted_and_its_file_without_torch_and_opu(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = ROOT / "docs" / "export.md"
+    run_as_pasted(page)
+    absent = "\nimport importlib.util as found\nassert not found.find_spec('torch') and not found.find_spec('opu')\n"
+    code = [bare_python(tmp_path / "bare"), "-c", blocks(page, "python")[-1] + absent]
+    done = subprocess.run(code, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
-def test_the_quickstart_runs_as_pasted(tmp_path):
-    check = (
-        "\np = student.novelty.p_value(q)\n"
-        "assert q.mean.shape == (2, 3) and q.mean[0].argmax() == 2, q.mean\n"
-        "assert p[1] < 0.02 < p[0], p\n"
-        "assert bool((low <= q.mean).all() and (q.mean <= high).all())\n"
-    )
-    run_as_pasted(ROOT / "README.md", check, tmp_path)
-    assert sorted(path.name for path in (tmp_path / "student").iterdir()) == ["config.json", "model.safetensors"]
-
-
-def test_the_exported_student_runs_as_pasted_where_there_is_no_torch_and_no_opu(tmp_path):
-    student = opu.students.mlp(64, 9, (16,)).eval()
-    with torch.no_grad():
-        student.novelty = Novelty.fit(student(torch.randn(200, 1, 8, 8)))
-    (tmp_path / "runs" / "demo").mkdir(parents=True)
-    write(student, tmp_path / "runs" / "demo" / "student.onnx", torch.randn(4, 1, 8, 8))
-    check = (
-        "\nimport importlib.util\n"
-        "assert importlib.util.find_spec('torch') is None and importlib.util.find_spec('opu') is None\n"
-        "assert answer['probabilities'].shape == (5, 9) and answer['novelty_p_value'].shape == (5,)\n"
-    )
-    run_as_pasted(ROOT / "README.md", check, tmp_path, block=1, python=bare_environment(tmp_path / "venv"))
-
-
-def bare_environment(folder: Path) -> str:
+def bare_python(folder: Path) -> str:
     """A Python that has numpy and ONNX Runtime, lent from ours, and nothing else."""
     venv.create(folder, with_pip=False, symlinks=True)
     (theirs,) = folder.glob("lib/python*/site-packages")
@@ -63,40 +84,102 @@ def bare_environment(folder: Path) -> str:
     return str(folder / "bin" / "python")
 
 
-def test_the_guide_for_tables_runs_as_pasted(tmp_path):
-    check = (
-        "\nassert model.score(x_test, y_test) > 0.93\n"
-        "assert (low < high).all() and low.shape == probabilities.shape\n"
-        "assert (frame.index == x_test.index).all()\n"
-        "assert 0.8 < (frame['novelty_p_value'] > 0.1).mean() <= 1\n"
-    )
-    run_as_pasted(ROOT / "docs" / "tabular.md", check, tmp_path)
+@named(DOCUMENTS)
+def test_commands_exist_with_their_options(document):
+    lines = [
+        line for block in blocks(document, "bash") for line in block.splitlines() if shlex.split(line, comments=True)
+    ]
+    assert all(re.match(r"(opu|make|pip|cp|\.venv/bin/|python -m) ?", line) for line in lines), lines
+    for line in lines + inline_code(document):
+        if line.startswith("opu "):
+            check_opu(shlex.split(line, comments=True)[1:], whole=line in lines)
+        elif line.startswith("python -m "):
+            check_module(shlex.split(line, comments=True)[2:])
+        elif line.startswith("make "):
+            assert f"\n{line.split()[1]}:" in (ROOT / "Makefile").read_text(), line
+        for extras in re.findall(r"one-pass-uncertainty\[([\w,]+)\]|-e \"\.\[([\w,]+)\]", line):
+            known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+            assert set("".join(extras).split(",")) <= set(known), line
 
 
-def test_the_page_on_fidelity_runs_as_pasted(tmp_path):
-    check = (
-        "\nassert 'of the squared distance is due to' in found.sentence\n"
-        "assert found.summary['mmd']['amortisation'] <= found.summary['mmd']['bound'] + 1e-6\n"
-        "assert 0 <= answer.fraction < 0.2 and answer.probabilities.shape == (50, 3)\n"
-    )
-    run_as_pasted(ROOT / "docs" / "fidelity.md", check, tmp_path)
+def check_opu(words: list[str], whole: bool) -> None:
+    """A command in a block is parsed by the command line itself; one in a sentence may leave arguments out."""
+    command: Any = typer.main.get_command(app)
+    while hasattr(command, "commands") and words and not words[0].startswith("-"):
+        command, words = command.commands[words[0]], words[1:]
+    if whole:
+        command.make_context("opu", list(words))
+    known = {option for each in command.params for option in (*each.opts, *each.secondary_opts)} | {"--help"}
+    assert {word for word in words if word.startswith("--")} <= known, words
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def check_module(words: list[str]) -> None:
+    path = ROOT / (words[0].replace(".", "/") + ".py")
+    assert path.exists(), words
+    sources = "".join(each.read_text() for each in path.parent.glob("*.py"))
+    assert all(f'"{word}"' in sources for word in words if word.startswith("--")), words
+
+
+@named(PAGES)
+def test_names_in_sentences_exist(document):
+    for code in inline_code(document):
+        for name in re.findall(r"\bopu(?:\.[A-Za-z_]\w*)+", code):
+            assert resolves(name), name
+        for arguments in re.findall(r"\bRecipe\(([^)]*)\)", code):
+            known = {field.name for field in dataclasses.fields(opu.Recipe)}
+            assert {part.split("=")[0].strip() for part in arguments.split(",") if part.strip()} <= known, code
+        if re.fullmatch(r"(results|tests|docs|reproduction|benchmarks|src)/[\w./*-]*", code):
+            assert list(ROOT.glob(code.rstrip("/"))), code
+
+
+def resolves(name: str) -> bool:
+    found: Any = opu
+    for depth, part in enumerate(name.split(".")[1:], start=2):
+        found = getattr(found, part, None)
+        if found is None:  # a module that nobody has imported yet
+            return importlib.util.find_spec(".".join(name.split(".")[:depth])) is not None
+    return True
+
+
+def test_the_new_names_of_the_changelog_exist():
+    for line in "".join(blocks(ROOT / "CHANGELOG.md", "diff")).splitlines():
+        for name in re.findall(r"\b(?:opu|reproduction|benchmarks)(?:\.[A-Za-z_]\w*)+", line) if line[0] == "+" else ():
+            assert resolves(name) if name.startswith("opu.") else importlib.util.find_spec(name), name
+
+
+@named(DOCUMENTS)
+def test_links_and_pictures_lead_somewhere(document):
+    for target in re.findall(r"\]\(([^)]+)\)", document.read_text()):
+        if re.match(r"https?:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        page = (document.parent / path) if path else document
+        assert page.exists(), target
+        assert not anchor or anchor in anchors(page), target
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip()) for heading in headings}
+
+
+@named(PAGES)
 def test_tables_are_what_the_files_say(document):
     text = document.read_text()
     assert render(text, ROOT / "results") == text, f"run: opu tables {document.relative_to(ROOT)}"
 
 
-def test_every_table_stands_in_a_document():
-    texts = "".join(document.read_text() for document in DOCUMENTS)
-    assert {name for name in TABLES if f"<!-- table: {name} -->" in texts} == set(TABLES)
+def test_every_table_stands_in_one_document():
+    shown = re.findall(r"<!-- table: ([\w-]+) -->", "".join(page.read_text() for page in PAGES))
+    assert sorted(shown) == sorted(TABLES)
 
 
-def test_links_lead_somewhere():
-    for document in DOCUMENTS:
-        for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
-            assert (document.parent / target).exists(), f"{document.name}: {target}"
+def test_the_speed_in_the_readme_is_what_was_measured():
+    rows = json.loads((ROOT / "results" / "bench-predict-cpu.json").read_text())["batches"]["10000"]
+    student = rows["student, optimised"]["seconds"]
+    fastest = min(row["seconds"] for name, row in rows.items() if name.startswith("teacher"))
+    said = [f"{seconds / student:.0f} times" for seconds in (rows["teacher, loop"]["seconds"], fastest)]
+    assert all(each in (ROOT / "README.md").read_text() for each in said), said
 
 
 def test_an_unknown_table_and_missing_results_are_refused(tmp_path):
@@ -106,12 +189,27 @@ def test_an_unknown_table_and_missing_results_are_refused(tmp_path):
         render("<!-- table: bench-objectives -->\n<!-- end -->", tmp_path)
 
 
+def test_the_site_builds_without_a_warning_and_asks_nobody_else_for_anything(tmp_path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    pages = list(tmp_path.rglob("*.html"))
+    assert len(pages) >= len(PAGES) - 1
+    for path in pages:
+        loads = re.findall(
+            r"<(?:script|link|img|iframe|source|video)\b[^>]*?(?:src|href)=[\"']?([^\"' >]+)", path.read_text()
+        )
+        assert not [each for each in loads if re.match(r"(https?:)?//", each)], path.name
+        assert "arithmatex" not in path.read_text(), f"{path.name} has a formula that is not MathML"
+    for path in tmp_path.rglob("*.css"):
+        assert not re.search(r"@import|url\([\"']?(https?:)?//", path.read_text()), path.name
+
+
 def test_the_repository_stands_alone():
     """No path of a machine, and no folder beside the checkout, in any tracked text."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     beside = "../" + "shared"
     for name in listed:
         path = ROOT / name
-        if path.suffix in {".png"} or name == ".ci/run" or not path.exists():
-            continue
-        assert beside not in path.read_text(), name
+        if path.suffix != ".png" and name != ".ci/run" and path.exists():
+            assert beside not in path.read_text(), name

@@ -1,8 +1,7 @@
-"""Files are whole or not there, state comes back as it was, and a run's folder is never overwritten by mistake."""
+"""Files are whole or not there, state comes back as it was, and a file of someone else's is refused."""
 
 import json
 import math
-import random
 import subprocess
 import sys
 import tempfile
@@ -16,8 +15,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import nn
 
-from opu.distillation.run_folder import NoFolder, RunFolder, random_state, restore_random_state
-from opu.files import read_state, write_atomically, write_json, write_state
+from opu.files import read_state, write_atomically, write_state
 
 laws = settings(deadline=None, max_examples=30, derandomize=True)
 
@@ -34,15 +32,6 @@ def test_a_file_holds_what_was_written_last_and_nothing_else_is_left(first, seco
             write_atomically(path, content)
             assert path.read_bytes() == content
         assert list(path.parent.iterdir()) == [path]
-
-
-def test_json_is_indented_and_comes_back(tmp_path):
-    value = {"name": "é", "numbers": [1, 2.5, None], "nested": {"deep": True}}
-    write_json(tmp_path / "value.json", value)
-    text = (tmp_path / "value.json").read_text()
-    assert json.loads(text) == value
-    assert text.startswith('{\n  "name"')
-    assert text.endswith("}\n")
 
 
 REFUSED_BY_THE_SYSTEM = """if True:
@@ -98,7 +87,7 @@ def test_a_refused_write_leaves_the_old_files_whole(after_refusal):
     assert (folder / "file.bin").read_bytes() == b"x" * 10
     assert json.loads((folder / "value.json").read_text()) == ["x" * 10]
     assert torch.equal(read_state(folder / "state.safetensors")["w"], torch.zeros(10))
-    assert load(folder / "student").recipe["hidden"] == [3]
+    assert load(folder / "student").architecture["hidden"] == [3]
 
 
 def test_a_refused_write_leaves_nothing_beside_them(after_refusal):
@@ -253,103 +242,3 @@ def test_a_file_of_someone_elses_is_refused(metadata, tmp_path):
     save_file({"w": torch.zeros(2)}, tmp_path / "state", metadata=metadata)
     with pytest.raises(ValueError, match="is not a whole file of ours"):
         read_state(tmp_path / "state")
-
-
-# --- the folder of a run ---------------------------------------------------------------------------------------------
-
-SETTINGS = {"steps": 10, "objective": "kl", "rates": (1, 2)}
-
-
-def test_a_new_folder_holds_its_settings(tmp_path):
-    folder = RunFolder(tmp_path / "a" / "run", SETTINGS, resume=False)
-    assert json.loads((tmp_path / "a" / "run" / "config.json").read_text()) == {"distill": SETTINGS | {"rates": [1, 2]}}
-    assert folder.checkpoint() is None
-
-
-def test_a_checkpoint_comes_back_to_a_run_that_is_resumed(tmp_path):
-    folder = RunFolder(tmp_path / "run", SETTINGS, resume=True)
-    for step in (1, 2):
-        folder.save_checkpoint({"step": step, "w": torch.full((3,), float(step))})
-    state = RunFolder(tmp_path / "run", SETTINGS, resume=True).checkpoint()
-    assert state is not None
-    assert state["step"] == 2
-    assert state["w"].tolist() == [2.0, 2.0, 2.0]
-    assert [path.name for path in (tmp_path / "run" / "checkpoint").iterdir()] == ["latest.safetensors"]
-
-
-def test_a_folder_with_something_in_it_is_refused_and_left_alone(tmp_path):
-    (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(ValueError, match="exists and is not empty; nothing in it was changed"):
-        RunFolder(tmp_path, SETTINGS, resume=False)
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
-
-
-def test_an_empty_folder_is_taken(tmp_path):
-    RunFolder(tmp_path, SETTINGS, resume=False)
-    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
-
-
-@pytest.mark.parametrize("resume", [False, True])
-def test_a_file_in_place_of_the_folder_is_refused(tmp_path, resume):
-    (tmp_path / "notes").write_text("mine")
-    with pytest.raises(ValueError, match=r"the output folder .*notes is a file"):
-        RunFolder(tmp_path / "notes", SETTINGS, resume=resume)
-    with pytest.raises(ValueError, match=r"the output folder .*run cannot be made"):
-        RunFolder(tmp_path / "notes" / "run", SETTINGS, resume=resume)
-    assert (tmp_path / "notes").read_text() == "mine"
-
-
-def test_other_settings_are_refused_and_the_old_ones_kept(tmp_path):
-    RunFolder(tmp_path / "run", SETTINGS, resume=False)
-    before = (tmp_path / "run" / "config.json").read_bytes()
-    with pytest.raises(ValueError, match="resumed with the settings it began with; steps was 10 and is 11 now"):
-        RunFolder(tmp_path / "run", SETTINGS | {"steps": 11}, resume=True)
-    assert (tmp_path / "run" / "config.json").read_bytes() == before
-    RunFolder(tmp_path / "run", SETTINGS, resume=True)
-
-
-def test_the_log_is_rewound_to_a_step_and_a_line_that_was_cut_short_is_dropped(tmp_path):
-    folder = RunFolder(tmp_path / "run", SETTINGS, resume=False)
-    for step in range(1, 6):
-        folder.log(step=step, loss=0.5 / step)
-    log = tmp_path / "run" / "log.jsonl"
-    lines = log.read_text().splitlines()
-    assert [json.loads(line) for line in lines] == [{"step": step, "loss": 0.5 / step} for step in range(1, 6)]
-    log.write_text(log.read_text() + '{"step": 6, "lo')
-    folder.rewind_log(5)
-    assert log.read_text().splitlines() == lines
-    folder.rewind_log(3)
-    folder.log(step=4, loss=1.0)
-    assert [json.loads(line)["step"] for line in log.read_text().splitlines()] == [1, 2, 3, 4]
-    folder.rewind_log(0)
-    assert log.read_text() == ""
-
-
-def test_a_run_without_a_folder_keeps_nothing(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    folder = NoFolder()
-    folder.save_checkpoint({"step": 1})
-    folder.log(step=1)
-    folder.rewind_log(0)
-    assert folder.checkpoint() is None
-    assert list(tmp_path.iterdir()) == []
-
-
-def draws() -> list[object]:
-    return [
-        *torch.randn(5).tolist(),
-        *np.random.normal(size=3).tolist(),  # noqa: NPY002 - an odd number, so that a spare one is kept
-        *[random.gauss(0, 1) for _ in range(3)],
-        random.random(),
-    ]
-
-
-def test_every_random_source_goes_on_where_it_was_through_a_file(tmp_path):
-    draws()
-    write_state(tmp_path / "state", random_state())
-    expected = draws() + draws()
-    random.seed(99)
-    np.random.seed(99)  # noqa: NPY002
-    torch.manual_seed(99)
-    restore_random_state(read_state(tmp_path / "state"))
-    assert draws() + draws() == expected

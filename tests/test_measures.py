@@ -11,20 +11,13 @@ from torch import Tensor
 from opu import measures
 from opu.distributions.dirichlet import Dirichlet
 from opu.distributions.pointwise import LARGEST_LOG_PRECISION
-from opu.measures import MEASURES, all_measures
+from opu.measures import MEASURES, SYMBOLS, all_measures, named
+from opu.novelty import Novelty
 
 laws = settings(deadline=None, max_examples=30, derandomize=True, phases=(Phase.explicit, Phase.generate))
-every_measure = pytest.mark.parametrize("measure", MEASURES.values(), ids=MEASURES.keys())
+COMPUTED = {name: measure for name, measure in MEASURES.items() if name != "novelty"}  # which must be calibrated first
+every_measure = pytest.mark.parametrize("measure", COMPUTED.values(), ids=COMPUTED.keys())
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-
-NAMES = {
-    "predictive_entropy",
-    "least_confidence",
-    "negative_log_precision",
-    "differential_entropy",
-    "mutual_information",
-    "expected_entropy",
-}
 
 
 def dirichlet(*alpha: float, dtype: torch.dtype = torch.float64) -> Dirichlet:
@@ -57,7 +50,7 @@ def test_the_flat_dirichlet_has_the_known_measures(num_classes):
     assert {name: value.item() for name, value in got.items()} == pytest.approx(want, abs=1e-12)
 
 
-def test_identical_uniform_particles_leave_doubt_in_the_data_only():
+def test_identical_uniform_particles_are_aleatoric_only():
     particles = torch.full((5, 1, 4), math.log(0.25), dtype=torch.float64)
     got = {name: value.item() for name, value in all_measures(particles).items()}
     assert got["predictive_entropy"] == pytest.approx(math.log(4))
@@ -68,7 +61,7 @@ def test_identical_uniform_particles_leave_doubt_in_the_data_only():
 
 
 @pytest.mark.parametrize("floor", [-500.0, -math.inf])
-def test_particles_in_all_corners_leave_doubt_in_the_model_only(floor):
+def test_particles_in_all_corners_are_epistemic_only(floor):
     particles = one_hot([0, 1, 2, 3], 4, floor)
     assert measures.predictive_entropy(particles).item() == pytest.approx(math.log(4))
     assert measures.expected_entropy(particles).item() == pytest.approx(0, abs=1e-12)
@@ -77,7 +70,7 @@ def test_particles_in_all_corners_leave_doubt_in_the_model_only(floor):
 
 
 @pytest.mark.parametrize("floor", [-500.0, -math.inf])
-def test_particles_in_one_corner_leave_no_doubt(floor):
+def test_particles_in_one_corner_leave_no_uncertainty(floor):
     particles = one_hot([2, 2, 2], 4, floor)
     for name in ("predictive_entropy", "expected_entropy", "mutual_information", "least_confidence"):
         assert MEASURES[name](particles).item() == pytest.approx(0, abs=1e-12)
@@ -117,7 +110,7 @@ def test_least_confidence_does_not_tie_near_certainty(dtype):
 def test_measures_of_many_draws_are_those_of_their_dirichlet(alpha):
     q = dirichlet(*alpha)
     of_draws, of_q = all_measures(q.log_rsample(100_000)), all_measures(q)
-    for name in NAMES:
+    for name in COMPUTED:
         # Each is a smooth function of averages over 1e5 draws; the relative error of 1/sqrt(1e5) is 0.003.
         assert of_draws[name].item() == pytest.approx(of_q[name].item(), rel=0.02, abs=0.01), name
 
@@ -141,7 +134,7 @@ def test_flat_ranks_above_sharp(measure, kind):
 
 @pytest.mark.parametrize("kind", ["dirichlet", "particles"])
 @pytest.mark.parametrize("name", ["negative_log_precision", "mutual_information", "differential_entropy"])
-def test_doubt_in_the_model_falls_with_precision_alone(name, kind):
+def test_epistemic_uncertainty_falls_with_precision_alone(name, kind):
     mean = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
     q = Dirichlet.from_concentration(mean * torch.tensor([[5.0], [10.0], [100.0], [1000.0]]))
     values = MEASURES[name](q if kind == "dirichlet" else q.log_rsample(2000))
@@ -149,7 +142,7 @@ def test_doubt_in_the_model_falls_with_precision_alone(name, kind):
 
 
 @st.composite
-def answers(draw: st.DrawFn, reach: float = 20.0, fewest: int = 1) -> Dirichlet | Tensor:
+def sources(draw: st.DrawFn, reach: float = 20.0, fewest: int = 1) -> Dirichlet | Tensor:
     num_classes, rows = draw(st.integers(2, 6)), draw(st.integers(1, 4))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
     scale = draw(st.floats(0.01, reach))
@@ -161,30 +154,30 @@ def answers(draw: st.DrawFn, reach: float = 20.0, fewest: int = 1) -> Dirichlet 
 
 
 @laws
-@given(answers())
-def test_entropies_are_ordered_and_bounded(answer):
-    num_classes = measures.mean(answer).shape[-1]
-    total, within = measures.predictive_entropy(answer), measures.expected_entropy(answer)
-    between, doubt = measures.mutual_information(answer), measures.least_confidence(answer)
+@given(sources())
+def test_entropies_are_ordered_and_bounded(source):
+    num_classes = measures.mean(source).shape[-1]
+    total, within = measures.predictive_entropy(source), measures.expected_entropy(source)
+    between, unsure = measures.mutual_information(source), measures.least_confidence(source)
     assert (within >= 0).all()
     assert (between >= 0).all()
     assert (total >= within - 1e-12).all()
     assert (total <= math.log(num_classes) + 1e-12).all()
     torch.testing.assert_close(total, within + between, rtol=0, atol=1e-12)
-    torch.testing.assert_close(doubt, 1 - measures.mean(answer).max(-1).values, rtol=0, atol=1e-14)
+    torch.testing.assert_close(unsure, 1 - measures.mean(source).max(-1).values, rtol=0, atol=1e-14)
 
 
 @laws
-@given(answers(reach=4.0, fewest=2), st.randoms(use_true_random=False))
-def test_measures_do_not_depend_on_the_order_of_the_classes(answer, random):
-    order = list(range(measures.mean(answer).shape[-1]))
+@given(sources(reach=4.0, fewest=2), st.randoms(use_true_random=False))
+def test_measures_do_not_depend_on_the_order_of_the_classes(source, random):
+    order = list(range(measures.mean(source).shape[-1]))
     random.shuffle(order)
-    if isinstance(answer, Dirichlet):
-        moved = Dirichlet(answer.mean[:, order], answer.log_precision, answer.log_mean[:, order])
+    if isinstance(source, Dirichlet):
+        moved = Dirichlet(source.mean[:, order], source.log_precision, source.log_mean[:, order])
     else:
-        moved = answer[..., order]
-    before, after = all_measures(answer), all_measures(moved)
-    for name in NAMES:
+        moved = source[..., order]
+    before, after = all_measures(source), all_measures(moved)
+    for name in COMPUTED:
         torch.testing.assert_close(after[name], before[name], rtol=1e-5, atol=1e-4)
 
 
@@ -192,18 +185,32 @@ def test_measures_do_not_depend_on_the_order_of_the_classes(answer, random):
 
 
 @laws
-@given(answers())
-def test_all_measures_are_the_single_ones_by_name(answer):
-    together = all_measures(answer)
-    assert together.keys() == MEASURES.keys() == NAMES
-    for name, measure in MEASURES.items():
-        assert measure is getattr(measures, name)
-        torch.testing.assert_close(together[name], measure(answer), rtol=0, atol=0)
+@given(sources())
+def test_all_measures_are_the_single_ones_by_name(source):
+    together = all_measures(source)
+    assert together.keys() == COMPUTED.keys()
+    for name, measure in COMPUTED.items():
+        assert measure.function is getattr(measures, name)
+        torch.testing.assert_close(together[name], measure(source), rtol=0, atol=0)
+
+
+def test_novelty_is_an_entry_that_needs_its_calibrated_score():
+    q = Dirichlet.from_logits(torch.randn(50, 3), torch.randn(50))
+    novelty = Novelty.fit(q)
+    assert torch.equal(all_measures(q, novelty)["novelty"], novelty(q))
+    with pytest.raises(ValueError, match="novelty needs a student's prediction and its calibrated score"):
+        MEASURES["novelty"](q)
+    with pytest.raises(ValueError, match="novelty needs a student's prediction"):
+        MEASURES["novelty"](q.log_rsample(5), novelty)
+
+
+def test_symbols_and_names_are_one_to_one():
+    assert named(*SYMBOLS.values()) == tuple(MEASURES)
 
 
 @every_measure
 @dtypes
-def test_measures_answer_in_the_dtype_of_the_answer(measure, dtype):
+def test_measures_have_the_dtype_of_their_source(measure, dtype):
     q = dirichlet(2.0, 3.0, 5.0)
     particles = q.log_rsample(50)
     same = Dirichlet(q.mean.to(dtype), q.log_precision.to(dtype))
@@ -219,7 +226,7 @@ def test_impossible_classes_leave_every_measure_finite(classes, dtype):
         assert value.isfinite().all(), name
 
 
-def test_an_impossible_class_among_ordinary_particles_leaves_every_measure_finite():
+def test_an_impossible_class_among_possible_ones_leaves_every_measure_finite():
     particles = dirichlet(2.0, 3.0, 5.0).log_rsample(50)
     particles[7, 0] = torch.tensor([-math.inf, math.log(0.4), math.log(0.6)])
     for name, value in all_measures(particles).items():

@@ -284,7 +284,7 @@ def test_too_few_inputs_are_refused():
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 5.0, math.nan])
 def test_a_share_outside_its_range_is_refused(share):
-    with pytest.raises(ValueError, match=r"share of dispersion .* must lie between 0 and 1; got"):
+    with pytest.raises(ValueError, match=r"the fraction of false alarms by dispersion must lie between 0 and 1; got"):
         Blend(share, 0.0)
 
 

@@ -78,14 +78,14 @@ class Measure:
         name: The name in code, files and exported outputs.
         function: From a Dirichlet or particles to one value per input; None for novelty, which a calibrated
             :class:`~opu.novelty.Novelty` computes.
-        answers: ``error`` (may this prediction be wrong?) or ``novelty`` (is this input unlike the data?).
+        question: ``error`` (may this prediction be wrong?) or ``novelty`` (is this input unlike the data?).
         fitted: Whether particles are first summarised by the most likely Dirichlet.
     """
 
     symbol: str
     name: str
     function: Callable[[Source], Tensor] | None
-    answers: Literal["error", "novelty"]
+    question: Literal["error", "novelty"]
     fitted: bool = False
 
     def __call__(self, source: Source, novelty: Novelty | None = None) -> Float[Tensor, " B"]:

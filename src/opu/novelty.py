@@ -1,17 +1,18 @@
-r"""One score for "is this input unlike the data?", made of entropy and precision and calibrated on held-out inputs.
+r"""One score for "is this input unlike the data?", made of entropy and dispersion and calibrated on held-out inputs.
 
-Entropy E finds inputs between classes; dispersion B, the negative log-precision or close to it, finds inputs where the
-particles spread. Each is turned into a p-value: the fraction of held-out in-distribution inputs whose value is at least as
-large. N is minus the logarithm of the smaller of the two, after B has been allowed a fraction :math:`s` of all false alarms
-and E the rest (a weighted Bonferroni rule), up to a constant:
+Entropy E finds inputs between classes. Dispersion B, the negative log-precision or close to it, finds inputs where the
+particles spread. Each becomes a p-value: the fraction of held-out in-distribution inputs whose value is at least as large.
+N is minus the logarithm of the smaller p-value (a weighted Bonferroni rule, up to a constant): B may cause a fraction
+:math:`s` of all false alarms, and E the rest,
 
 .. math:: N(x) = \max(\log\tfrac{1-s}{p_E(x)},\; \log\tfrac{s}{p_B(x)}), \qquad p_m(x) = P(m(X) \ge m(x)),
 
-where :math:`X` is an in-distribution input. For images, B is C, the negative log-precision, and causes a tenth of the false
-alarms; with more, its false alarms hide inputs just outside the data, which E finds, and a tenth is enough for far ones. For
-rows of a table many in-distribution rows lie between classes, so E says little, and B causes nine tenths; there it is
-:math:`-\tfrac1K \sum_k \ln\alpha_k`, since one class with a large concentration hides a small one in :math:`\alpha_0` but not in
-this mean. ``docs/log.md`` has the studies.
+where :math:`X` is an in-distribution input.
+
+For images B is C, the negative log-precision, with a tenth of the false alarms. That is enough to find inputs far from the
+data; with more, false alarms by C would hide inputs just outside the data, which E finds. In a table many in-distribution
+rows lie between classes, so E says little, and B has nine tenths. There B is :math:`-\tfrac1K \sum_k \ln\alpha_k`: a class
+with a large concentration hides a small one in :math:`\alpha_0`, but not in this mean. ``docs/log.md`` has the studies.
 """
 
 from dataclasses import dataclass

@@ -58,7 +58,7 @@ OBJECTIVES = {
     # The critic's Adam counts its steps on the CPU unless it lives on a GPU, where it was seen to be captured.
     **{name: make for name, make in NAMES.items() if name != "emd"},
     "rbf": lambda: SampledMMD(RBF((0.1, 0.2))),
-    "short sinkhorn": lambda: Sinkhorn(most_last_steps=3),
+    "short sinkhorn": lambda: Sinkhorn(max_last_steps=3),
 }
 
 

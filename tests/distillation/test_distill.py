@@ -29,8 +29,15 @@ def inputs():
 
 def run(teacher, inputs, **options):
     student = opu.students.mlp(4, 3, (16,))
-    settings = {"epochs": 2, "batch_size": 16, "num_particles": 8, "progress": False} | options
-    return student, opu.distill(teacher, student, inputs, **settings)
+    return student, distill(teacher, student, inputs, **options)
+
+
+def distill(teacher, student, inputs, held_out=0.1, out=None, resume=False, **recipe):
+    """A small distillation; settings that are not named here are the recipe's."""
+    recipe = opu.Recipe(**({"epochs": 2, "batch_size": 16, "num_particles": 8} | recipe))
+    return opu.distill(
+        teacher, student, inputs, recipe=recipe, held_out=held_out, out=out, resume=resume, progress=False
+    )
 
 
 def weights(student):
@@ -66,19 +73,19 @@ def test_the_student_comes_close_to_its_teacher(teacher, inputs):
 def test_inputs_of_every_kind_give_the_same_run(teacher, inputs, wrap):
     torch.manual_seed(3)
     start = weights(opu.students.mlp(4, 3, (16,)))
-    answers = []
+    predictions = []
     for given in (inputs, wrap(inputs)):
         torch.manual_seed(5)
         student = opu.students.mlp(4, 3, (16,))
         student.load_state_dict(start)
         torch.manual_seed(7)
-        opu.distill(teacher, student, given, epochs=2, batch_size=16, num_particles=4, progress=False)
-        answers.append(student(inputs).mean)
-    torch.testing.assert_close(*answers)
+        distill(teacher, student, given, epochs=2, batch_size=16, num_particles=4)
+        predictions.append(student(inputs).mean)
+    torch.testing.assert_close(*predictions)
 
 
 @pytest.mark.parametrize("options", [{}, {"updates": "alternating"}, {"bank": 16}, {"bank": 16, "augment": None}])
-def test_every_way_of_learning_lowers_the_held_out_objective(teacher, inputs, options):
+def test_every_kind_of_update_lowers_the_held_out_objective(teacher, inputs, options):
     _, result = run(teacher, inputs, epochs=30, learning_rate=1e-2, **options)
     assert min(result.held_out) < result.held_out[0]
     # A bank holds as many augmented inputs as plain ones, so an epoch over it is twice as long.
@@ -89,13 +96,15 @@ def test_every_way_of_learning_lowers_the_held_out_objective(teacher, inputs, op
 def test_alternating_updates_move_one_network_at_a_time(teacher, inputs):
     moved = []
 
-    def recording(parameters):
-        moved.append(len(list(parameters)))
+    def noting(parameters):
+        parameters = list(parameters)
+        moved.append(parameters)
         return torch.optim.SGD(parameters, 1e-2)
 
     student = opu.students.mlp(4, 3, (16,))
-    opu.distill(teacher, student, inputs, epochs=1, updates="alternating", optimizer=recording, progress=False)
-    assert moved == [len(list(student.mean_parameters())), len(list(student.precision_parameters()))]
+    distill(teacher, student, inputs, epochs=1, updates="alternating", optimizer=noting)
+    for found, net in zip(moved, (student.mean_net, student.precision_net), strict=True):
+        assert {id(p) for p in found} == {id(p) for p in net.parameters()}
 
 
 def test_the_best_epoch_is_kept_and_not_the_last(teacher, inputs):
@@ -149,9 +158,7 @@ def test_a_student_can_be_distilled_again(teacher, inputs, tmp_path):
     student, _ = run(teacher, inputs, held_out=0.5)
     before = student.novelty.scores
     for resume in (False, True):
-        opu.distill(
-            teacher, student, inputs, epochs=2, out=tmp_path / "run", resume=resume, progress=False, held_out=0.3
-        )
+        distill(teacher, student, inputs, epochs=2, out=tmp_path / "run", resume=resume, held_out=0.3)
     assert len(student.novelty.scores) == int(0.3 * len(inputs)) != len(before)
 
 
@@ -173,7 +180,7 @@ def test_a_bank_of_stored_particles_is_aligned_with_the_inputs(inputs):
     x = torch.nn.functional.one_hot(labels, 4).float() + 0.05 * inputs
     bank = opu.teachers.ParticleBank(logits.softmax(-1).numpy())
     student = opu.students.mlp(4, 3, (16,))
-    opu.distill(bank, student, x, epochs=60, batch_size=16, learning_rate=1e-2, progress=False)
+    distill(bank, student, x, epochs=60, batch_size=16, learning_rate=1e-2)
     assert (student(x).mean.argmax(-1) == labels).all()
 
 
@@ -222,7 +229,7 @@ def test_a_runaway_precision_is_named(teacher, inputs):
     with torch.no_grad():
         student.precision_net[-1].bias.fill_(60.0)
     with pytest.raises(Diverged, match="log-precision ran away to"):
-        opu.distill(teacher, student, inputs, objective=overflowing, epochs=1, progress=False)
+        distill(teacher, student, inputs, objective=overflowing, epochs=1)
 
 
 def refuse(match, teacher, inputs, **options):
@@ -250,7 +257,7 @@ def test_bad_teachers_are_refused(inputs):
     )
     refuse("three axes", lambda x, s: torch.zeros(len(x), 3), inputs)
     refuse(
-        "answers for 3 classes but the teacher gives particles for 5",
+        "predicts 3 classes but the teacher gives particles for 5",
         opu.teachers.MCDropout(make_net(num_classes=5)),
         inputs,
     )
@@ -272,16 +279,16 @@ def test_bad_settings_are_refused(teacher, inputs):
     refuse("num_particles must be at least 1", teacher, inputs, num_particles=0)
     refuse("epochs must be at least 1", teacher, inputs, epochs=0)
     refuse("augmented_fraction", teacher, inputs, augmented_fraction=1.5)
-    refuse("schedule must be cosine or constant", teacher, inputs, schedule="linear")
+    refuse("schedule must be cosine, constant or steps", teacher, inputs, schedule="linear")
     refuse("updates must be joint or alternating", teacher, inputs, updates="both")
-    refuse("held_out must be a share", teacher, inputs, held_out=1.0)
+    refuse("held_out must be a fraction", teacher, inputs, held_out=1.0)
     refuse("resume needs the folder", teacher, inputs, resume=True)
     refuse("augment must be", teacher, inputs, augment="much")
     with pytest.raises(ValueError, match="alternating updates need a student"):
-        opu.distill(teacher, nn.Linear(4, 3), inputs, updates="alternating")
+        distill(teacher, nn.Linear(4, 3), inputs, updates="alternating")
 
 
-def test_a_stored_bank_cannot_label_broadened_inputs(inputs):
+def test_a_stored_bank_cannot_label_augmented_inputs(inputs):
     bank = opu.teachers.ParticleBank(torch.rand(5, 96, 3).softmax(-1), inputs)
     refuse("Pass the inputs it was made for", bank, inputs, augment=opu.augment.default_transform(inputs))
 
@@ -338,21 +345,17 @@ def test_a_teacher_that_is_surer_than_the_link_allows_gives_a_warning(inputs, li
 
     student = opu.students.mlp(4, 3, (16,), link=link)
     with pytest.warns(UserWarning, match="is at the upper bound of the student's link, 7: it tells them apart no more"):
-        opu.distill(nearly_one_network, student, inputs, epochs=60, learning_rate=3e-2, held_out=inputs, progress=False)
+        distill(nearly_one_network, student, inputs, epochs=60, learning_rate=3e-2, held_out=inputs)
 
 
 def test_a_run_does_not_go_on_with_another_link(teacher, inputs, tmp_path):
     run(teacher, inputs, out=tmp_path / "run")
     student = opu.students.mlp(4, 3, (16,), link="sigmoid")
-    with pytest.raises(ValueError, match=r"link was .*softsign\(-2.0, 7.0\).* and is .*bounded\(-2.0, 7.0\).* now"):
-        opu.distill(
+    with pytest.raises(ValueError, match=r"link was .*softsign\(-2.0, 7.0\).* and is .*sigmoid\(-2.0, 7.0\).* now"):
+        distill(
             teacher,
             student,
             inputs,
-            epochs=2,
-            batch_size=16,
-            num_particles=8,
-            progress=False,
             out=tmp_path / "run",
             resume=True,
         )

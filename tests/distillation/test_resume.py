@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,9 +32,11 @@ def teacher(x, num_particles):
     return (dropout(x, num_particles) + 0.1 * shift).log_softmax(-1)
 student = opu.students.mlp(4, 3, (16,))
 opu.distill(
-    teacher, student, torch.randn(120, 4), objective=ExactMMD() + 0.1 * CriticEMD(critic_steps=1, hidden=8),
-    updates="alternating", epochs=12, batch_size=16, num_particles=8, checkpoint_every=5,
-    out=sys.argv[1], resume=True, progress=False,
+    teacher, student, torch.randn(120, 4), out=sys.argv[1], resume=True, progress=False,
+    recipe=opu.Recipe(
+        objective=ExactMMD() + 0.1 * CriticEMD(critic_steps=1, hidden=8), updates="alternating", epochs=12,
+        batch_size=16, num_particles=8, checkpoint_every=5,
+    ),
 )
 student.save(sys.argv[1] + "/student")
 """
@@ -67,30 +70,32 @@ def kill_after(out: Path, lines: int, pause: float) -> int:
     return lines_of(log)
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """A run that was left alone."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    finish(out)
+    return out
+
+
+def assert_same_bits(whole: Path, other: Path) -> None:
+    expected, found = (opu.load(run / "student").state_dict() for run in (whole, other))
+    for name, w in expected.items():
+        assert torch.equal(w, found[name]), name
+    assert (whole / "log.jsonl").read_text() == (other / "log.jsonl").read_text()
+
+
 @pytest.mark.slow
-def test_killed_runs_end_with_the_same_bits(tmp_path):
-    finish(tmp_path / "whole")
-    source = random.Random(0)
-    reached = [kill_after(tmp_path / "killed", lines, source.uniform(0, 0.05)) for lines in (1, 13, 47)]
-    assert reached[0] < reached[-1], "the kills should have hit different moments of the run"
-    finish(tmp_path / "killed")
-
-    whole, killed = (opu.load(tmp_path / name / "student") for name in ("whole", "killed"))
-    for name, w in whole.state_dict().items():
-        assert torch.equal(w, killed.state_dict()[name]), name
-    assert (tmp_path / "whole" / "log.jsonl").read_text() == (tmp_path / "killed" / "log.jsonl").read_text()
-
-
-@pytest.mark.slow
-def test_no_kill_ever_leaves_a_broken_checkpoint(tmp_path):
-    out = tmp_path / "run"
-    source = random.Random(1)
-    for lines in (1, 8, 20, 30):
-        kill_after(out, lines, source.uniform(0, 0.02))
+def test_killed_runs_end_with_the_same_bits(whole, tmp_path):
+    out, source, reached = tmp_path / "killed", random.Random(0), []
+    for lines in (1, 13, 47):
+        reached.append(kill_after(out, lines, source.uniform(0, 0.05)))
         checkpoint = out / "checkpoint" / "latest.safetensors"
-        if checkpoint.exists():
-            assert read_state(checkpoint)["step"] % 5 == 0
+        assert not checkpoint.exists() or read_state(checkpoint)["step"] % 5 == 0
         assert json.loads((out / "config.json").read_text())["distill"]["epochs"] == 12
+    assert reached[0] < reached[-1], "the kills should have hit different moments of the run"
+    finish(out)
+    assert_same_bits(whole, out)
 
 
 LIMITED = """
@@ -102,7 +107,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("room", [-1000, 300], ids=["at the first checkpoint", "at a later one"])
-def test_a_run_that_met_a_full_disk_goes_on_as_if_nothing_had_been(tmp_path, room):
+def test_a_run_that_met_a_full_disk_goes_on_as_if_nothing_had_been(whole, tmp_path, room):
     """The operating system itself refuses to let files grow (a file-size limit stands in for a full disk)."""
     kill_after(tmp_path / "probe", 1, 0)
     limit = (tmp_path / "probe" / "checkpoint" / "latest.safetensors").stat().st_size + room
@@ -118,15 +123,12 @@ def test_a_run_that_met_a_full_disk_goes_on_as_if_nothing_had_been(tmp_path, roo
     assert "could not write" in met.stderr.splitlines()[-1]
     assert lines_of(tmp_path / "full" / "log.jsonl") == (0 if room < 0 else 5)
     assert run(SCRIPT, "full").returncode == 0
-    assert run(SCRIPT, "whole").returncode == 0
-    full, whole = (opu.load(tmp_path / name / "student") for name in ("full", "whole"))
-    for name, w in whole.state_dict().items():
-        assert torch.equal(w, full.state_dict()[name]), name
+    assert_same_bits(whole, tmp_path / "full")
 
 
-def test_a_full_disk_costs_one_sentence_and_no_checkpoint(tmp_path):
+def test_a_full_disk_costs_one_sentence_and_no_checkpoint(whole, tmp_path):
     """The old file stays, to the byte, and no part of the new one is left."""
-    finish(tmp_path / "run")
+    shutil.copytree(whole, tmp_path / "run")
     before = (tmp_path / "run" / "checkpoint" / "latest.safetensors").read_bytes()
     limited = (
         "import resource, signal\n"

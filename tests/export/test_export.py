@@ -19,24 +19,27 @@ def backbone():
     return nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
 
 
+# Every architecture with one of the links, so that each link is exported too.
 ARCHITECTURES = {
-    "mlp": (lambda **o: opu.students.mlp(6, 4, (16, 8), **o), (6,)),
-    "mlp of images": (lambda **o: opu.students.mlp(64, 4, (16,), **o), (1, 8, 8)),
-    "one trunk": (lambda **o: opu.students.mlp(6, 4, (16, 8), shared_trunk=True, **o), (6,)),
-    "lenet": (lambda **o: opu.students.lenet(3, (1, 16, 16), (4, 6), 20, **o), (1, 16, 16)),
-    "lenet, one trunk": (
-        lambda **o: opu.students.lenet(3, (1, 16, 16), (4, 6), 20, shared_trunk=True, **o),
-        (1, 16, 16),
-    ),
-    "backbone": (lambda **o: opu.students.from_backbone(backbone(), 12, 5, **o), (1, 8, 8)),
-    "one bit": (lambda **o: opu.students.binary_mlp(6, 4, (16, 8), **o), (6,)),
-    "weights left out": (lambda **o: opu.students.prune(opu.students.mlp(6, 4, (64, 64), **o), 0.9), (6,)),
+    "mlp": (lambda: opu.students.mlp(6, 4, (16, 8)), (6,)),
+    "mlp of images": (lambda: opu.students.mlp(64, 4, (16,), link="softsign(-3, 9)"), (1, 8, 8)),
+    "one trunk": (lambda: opu.students.mlp(6, 4, (16, 8), shared_trunk=True, link="exp"), (6,)),
+    "lenet": (lambda: opu.students.lenet(3, (1, 16, 16), (4, 6), 20, link="softplus"), (1, 16, 16)),
+    "backbone": (lambda: opu.students.from_backbone(backbone(), 12, 5, link="sigmoid(-3, 9)"), (1, 8, 8)),
+    "from a teacher": (lambda: opu.students.from_teacher(classifier()), (1, 8, 8)),
+    "binary": (lambda: opu.students.binary_mlp(6, 4, (16, 8)), (6,)),
+    "pruned": (lambda: opu.students.prune(opu.students.mlp(6, 4, (64, 64)), 0.9), (6,)),
 }
 
 
-def made(name, link="softsign", calibrated=True):
+def classifier():
+    layers = [nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.GELU(), nn.Dropout(), nn.Flatten(), nn.Linear(108, 4)]
+    return nn.Sequential(*layers)
+
+
+def made(name, calibrated=True):
     build, shape = ARCHITECTURES[name]
-    student = build(link=link).eval()
+    student = build().eval()
     if calibrated:
         with torch.no_grad():
             student.novelty = Novelty.fit(student(torch.randn(300, *shape)))
@@ -45,7 +48,7 @@ def made(name, link="softsign", calibrated=True):
 
 @torch.no_grad()
 def agrees(student, path, x):
-    """The file's answers beside the library's own measures."""
+    """The file's outputs beside the library's own measures."""
     said = onnx_file.runner(onnx.load(path))(x.numpy())
     q = student(x)
     expected = {"probabilities": q.mean, "log_precision": q.log_precision}
@@ -62,7 +65,7 @@ def agrees(student, path, x):
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_every_architecture_answers_as_in_pytorch_for_any_number_of_inputs(name, tmp_path):
+def test_every_architecture_predicts_as_in_pytorch_for_any_number_of_inputs(name, tmp_path):
     student, x = made(name)
     found = write(student, tmp_path / "student.onnx", x[:8])
     assert max(found.differences.values()) < 1e-4
@@ -73,17 +76,10 @@ def test_every_architecture_answers_as_in_pytorch_for_any_number_of_inputs(name,
     assert {name: len(values) for name, values in none.items()} == dict.fromkeys(found.outputs, 0)
 
 
-@pytest.mark.parametrize("link", ["exp", "softplus", "sigmoid(-3, 9)", "softsign(-3, 9)"])
-def test_every_link_answers_as_in_pytorch(link, tmp_path):
-    student, x = made("mlp", link)
-    agrees(student, write(student, tmp_path / "student.onnx", x[:8]).path, x)
-
-
-@pytest.mark.parametrize("opset", [onnx_file.OPSETS[0], onnx_file.OPSETS[-1]])
-def test_every_opset_that_is_offered_runs(opset, tmp_path):
+def test_the_latest_opset_that_is_offered_runs(tmp_path):
     student, x = made("mlp")
-    path = write(student, tmp_path / "student.onnx", x[:8], opset=opset).path
-    assert {each.domain: each.version for each in onnx.load(path).opset_import}[""] == opset
+    path = write(student, tmp_path / "student.onnx", x[:8], opset=onnx_file.OPSETS[-1]).path
+    assert {each.domain: each.version for each in onnx.load(path).opset_import}[""] == onnx_file.OPSETS[-1]
     agrees(student, path, x)
 
 
@@ -135,7 +131,7 @@ def test_the_file_says_what_it_is_and_nothing_of_the_machine(tmp_path):
         assert word not in text, word
 
 
-def test_a_pt2_file_answers_the_same(tmp_path):
+def test_a_pt2_file_predicts_the_same(tmp_path):
     student, x = made("mlp")
     found = write(student, tmp_path / "student.pt2", x[:8])
     extra = {"opu.json": ""}
@@ -153,15 +149,15 @@ def test_int8_is_smaller_near_and_calibrated_anew(name, tmp_path):
     student, x = made(name)
     before = {n: w.clone() for n, w in student.state_dict().items()}
     whole = write(student, tmp_path / "student.onnx", x[:8])
-    judged = torch.randn_like(x)
+    others = torch.randn_like(x)
     with torch.no_grad():
-        labels = student(judged).mean.argmax(-1)
-    small = write(student, tmp_path / "int8.onnx", x[:8], int8=True, calibration=x, judged=judged, labels=labels)
+        labels = student(others).mean.argmax(-1)
+    small = write(student, tmp_path / "int8.onnx", x[:8], int8=True, calibration=x, test=(others, labels))
     assert small.drift["accuracy"][0] == pytest.approx(100)
     assert small.drift["accuracy"][1] == pytest.approx(small.drift["same_class"])
     assert (
         0.7 < small.drift["measures"]["predictive_entropy"]["spearman"] < 1
-    )  # its layers are random, and answer alike
+    )  # its layers are random, and predict alike
     assert all(torch.equal(w, before[n]) for n, w in student.state_dict().items())
     said, exact = (onnx_file.runner(onnx.load(f.path))(x.numpy()) for f in (small, whole))
     assert np.abs(said["probabilities"] - exact["probabilities"]).max() < 0.05
@@ -180,7 +176,7 @@ class Fixed(nn.Module):
 def test_a_network_that_fixes_the_number_of_inputs_is_refused(tmp_path):
     student = opu.students.from_backbone(Fixed(), 6, 3).eval()
     refuse(
-        r"would answer 8 at a time only; where it says len\(x\), write x.shape\[0\]",
+        r"would take 8 at a time only; where it says len\(x\), write x.shape\[0\]",
         student,
         tmp_path / "a.onnx",
         torch.randn(8, 2, 3),
@@ -202,7 +198,7 @@ def test_mistakes_are_refused_and_nothing_is_lost(tmp_path):
     refuse("ends in .onnx or .pt2", student, tmp_path / "student.bin", x)
     refuse("opset 18 to 23 of ONNX; got 7", student, tmp_path / "a.onnx", x, opset=7)
     refuse("int8 is for ONNX", student, tmp_path / "student.pt2", x, int8=True, calibration=x)
-    refuse("at least 100 ordinary inputs to calibrate on; got none", student, tmp_path / "a.onnx", x, int8=True)
+    refuse("at least 100 in-distribution inputs to calibrate on; got none", student, tmp_path / "a.onnx", x, int8=True)
     refuse(
         r"of shape \(6,\) each, as the student's; got \(7,\)",
         student,
@@ -266,8 +262,8 @@ def test_the_command_exports_a_saved_student(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--format", "tflite"], "--format takes onnx or pt2; got 'tflite'"),
-        (["--int8"], "int8 needs at least 100 ordinary inputs"),
+        (["--format", "tflite"], "--format must be onnx or pt2; got 'tflite'"),
+        (["--int8"], "int8 needs at least 100 in-distribution inputs"),
         (["--out", "student.txt"], "ends in .onnx or .pt2"),
         (["--classes", "cat,dog"], "the student has 4 classes; got 2 names"),
         (["--opset", "99"], "opset 18 to 23 of ONNX; got 99"),

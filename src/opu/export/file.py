@@ -1,4 +1,4 @@
-"""One file from a student: inputs as they come, every measure out, checked against PyTorch before it is written."""
+"""A student as one file: raw inputs in, every measure out, checked against PyTorch before it is written."""
 
 import copy
 import json
@@ -14,29 +14,28 @@ from opu._version import __version__
 from opu.distributions.dirichlet import Dirichlet
 from opu.environment import environment
 from opu.export import onnx_file
-from opu.export.answers import Prediction
 from opu.export.drift import drift
 from opu.export.int8 import quantised
+from opu.export.outputs import StudentWithMeasures
 from opu.files import write_atomically
 from opu.novelty import Blend, Novelty
 from opu.students import Student
 from opu.students.compressed import with_plain_layers
 
-FORMATS = ("onnx", "pt2")
-RATES = (0.01, 0.05)
+RATES = (0.01, 0.05)  # rates of false alarms whose novelty thresholds a file holds
 _FEWEST_TO_CALIBRATE = 100
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written.
+    """A description of the file that was written.
 
     Attributes:
         path: The file.
-        size: In bytes.
-        outputs: Names, in order.
-        differences: How far each output of the float32 file is from PyTorch's on the example.
-        drift: For int8, what it did to every measure (:func:`opu.export.drift.drift`), where inputs were given to judge.
+        size: Its size in bytes.
+        outputs: Names of the outputs in order.
+        differences: Largest difference of each output of the float32 file from PyTorch's on the example.
+        drift: What int8 changed in every measure (:func:`opu.export.drift.drift`), if inputs to measure it were given.
     """
 
     path: Path
@@ -55,76 +54,80 @@ def write(
     classes: Sequence[Any] | None = None,
     int8: bool = False,
     calibration: Tensor | None = None,
-    judged: Tensor | None = None,
-    labels: Tensor | None = None,
+    test: tuple[Tensor, Tensor | None] | None = None,
     opset: int = onnx_file.OPSETS[0],
     overwrite: bool = False,
 ) -> Exported:
-    """Write a student to an ONNX file, or to a ``.pt2`` of ``torch.export``, by the path's suffix.
+    """Write a student to an ONNX file, or to a ``.pt2`` file of ``torch.export``; the path's suffix decides.
 
     Args:
-        student: Trained; it is not changed.
-        path: Ends in ``.onnx`` or ``.pt2``.
-        example: Some inputs as they will come, raw; the file is checked on them.
-        prepare: From raw inputs to those that the student was distilled on; it becomes part of the file.
+        student: A trained student. It is not changed.
+        path: A file that ends in ``.onnx`` or ``.pt2``.
+        example: A few raw inputs, as they will come. The file is checked on them.
+        prepare: From raw inputs to those that the student was distilled on. It becomes part of the file.
         classes: Names of the classes, kept in the file.
-        int8: Layers in eight bits; ONNX only.
-        calibration: For int8, ordinary raw inputs that set the ranges, and novelty anew; some hundreds.
-        judged: For int8, other ordinary inputs, by which its drift is reported.
-        labels: Classes of those.
+        int8: Whether the layers have eight bits; for ONNX only.
+        calibration: Some hundreds of raw in-distribution inputs for int8. They set the ranges of activations and calibrate
+            novelty anew.
+        test: Other in-distribution inputs, and their classes if known, on which the drift of int8 is measured.
         opset: Version of ONNX's operators.
-        overwrite: Replace a file that is there.
+        overwrite: Whether a file that exists is replaced.
     """
     path = Path(path)
     _check(path, example, int8, calibration, overwrite)
-    student = _alone(student)
-    answers = Prediction(student, prepare)
+    student = _exportable_copy(student)
+    network = StudentWithMeasures(student, prepare)
     if classes is not None:
-        _check_names(answers, example, classes)
+        _check_names(network, example, classes)
     if path.suffix == ".pt2":
-        return _write_pt2(answers, path, example, _metadata(student, classes, int8))
-    model = onnx_file.to_onnx(answers, example, _metadata(student, classes, int8), opset)
-    whole = onnx_file.runner(model)
-    differences = onnx_file.differences(whole, answers, example)
+        return _write_pt2(network, path, example, _metadata(student, classes, int8))
+    model = onnx_file.to_onnx(network, example, _metadata(student, classes, int8), opset)
+    float32 = onnx_file.runner(model)
+    differences = onnx_file.differences(float32, network, example)
     found = None
     if int8:
         assert calibration is not None
-        model = _in_eight_bits(answers, model, example, calibration, classes, opset)
-        if judged is not None:
+        model = _quantise(network, model, example, calibration, classes, opset)
+        if test is not None:
+            inputs, labels = test
             known = None if labels is None else labels.numpy()
-            found = drift(whole, onnx_file.runner(model), judged.numpy(), known)
+            found = drift(float32, onnx_file.runner(model), inputs.numpy(), known)
     write_atomically(path, model.SerializeToString())
-    return Exported(path, path.stat().st_size, answers.names, differences, found)
+    return Exported(path, path.stat().st_size, network.names, differences, found)
 
 
-def _in_eight_bits(
-    answers: Prediction, model: Any, example: Tensor, calibration: Tensor, classes: Sequence[Any] | None, opset: int
+def _quantise(
+    network: StudentWithMeasures,
+    model: Any,
+    example: Tensor,
+    calibration: Tensor,
+    classes: Sequence[Any] | None,
+    opset: int,
 ) -> Any:
-    """The quantised model, with novelty calibrated on what that model itself says of ordinary inputs."""
+    """The model in int8, with novelty calibrated on the quantised model's own predictions."""
     small = quantised(model, calibration.numpy())
-    student = answers.student
+    student = network.student
     if student.novelty is None:
         return small
-    said = onnx_file.runner(small)(calibration.numpy())
-    q = Dirichlet(*(torch.from_numpy(said[name]) for name in ("probabilities", "log_precision")))
+    outputs = onnx_file.runner(small)(calibration.numpy())
+    q = Dirichlet(*(torch.from_numpy(outputs[name]) for name in ("probabilities", "log_precision")))
     share, tilt = student.novelty.blend.tolist()
     student.novelty = Novelty.fit(q, Blend(share, tilt))
-    again = onnx_file.to_onnx(
-        Prediction(student, answers.prepare), example, _metadata(student, classes, int8=True), opset
-    )
+    metadata = _metadata(student, classes, int8=True)
+    again = onnx_file.to_onnx(StudentWithMeasures(student, network.prepare), example, metadata, opset)
     return quantised(again, calibration.numpy())
 
 
-def _write_pt2(answers: Prediction, path: Path, example: Tensor, metadata: dict[str, str]) -> Exported:
+def _write_pt2(network: StudentWithMeasures, path: Path, example: Tensor, metadata: dict[str, str]) -> Exported:
     example = example if len(example) > 1 else torch.cat([example, example])
     try:
-        program = torch.export.export(answers, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+        program = torch.export.export(network, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},))
     except Exception as error:  # of many kinds, by what the network does that cannot be exported
         raise ValueError(onnx_file.refusal(error)) from error
     module = program.module()
     differences = onnx_file.differences(
-        lambda x: dict(zip(answers.names, (y.detach().numpy() for y in module(torch.from_numpy(x))), strict=True)),
-        answers,
+        lambda x: dict(zip(network.names, (y.detach().numpy() for y in module(torch.from_numpy(x))), strict=True)),
+        network,
         example,
     )
     partial = path.with_name(f".{path.stem}.part.pt2")
@@ -133,7 +136,7 @@ def _write_pt2(answers: Prediction, path: Path, example: Tensor, metadata: dict[
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-    return Exported(path, path.stat().st_size, answers.names, differences)
+    return Exported(path, path.stat().st_size, network.names, differences)
 
 
 def _metadata(student: Student, classes: Sequence[Any] | None, int8: bool) -> dict[str, str]:
@@ -149,18 +152,18 @@ def _metadata(student: Student, classes: Sequence[Any] | None, int8: bool) -> di
     }
 
 
-def _alone(student: Student) -> Student:
-    """A copy on the CPU in float32, which may be changed."""
+def _exportable_copy(student: Student) -> Student:
+    """A copy on the CPU in float32, which may be changed; novelty stays in float64."""
     novelty = student.novelty
     single = with_plain_layers(copy.deepcopy(student).cpu().float()).eval()
-    if novelty is not None:  # whose values are compared in float64
+    if novelty is not None:
         single.novelty = copy.deepcopy(novelty).cpu().double()
     return single
 
 
 @torch.no_grad()
-def _check_names(answers: Prediction, example: Tensor, classes: Sequence[Any]) -> None:
-    count = answers(example[:2])[0].shape[-1]
+def _check_names(network: StudentWithMeasures, example: Tensor, classes: Sequence[Any]) -> None:
+    count = network(example[:2])[0].shape[-1]
     if len(classes) != count:
         raise ValueError(
             f"the student has {count} classes; got {len(classes)} names. Name each of them, in their order."
@@ -178,10 +181,11 @@ def _check(path: Path, example: Tensor, int8: bool, calibration: Tensor | None, 
         return
     if path.suffix != ".onnx":
         raise ValueError(f"int8 is for ONNX; got {path}. Leave --int8 out, or export to .onnx.")
-    if calibration is None or len(calibration) < _FEWEST_TO_CALIBRATE:
-        got = "none" if calibration is None else str(len(calibration))
+    count = 0 if calibration is None else len(calibration)
+    if calibration is None or count < _FEWEST_TO_CALIBRATE:
         raise ValueError(
-            f"int8 needs at least {_FEWEST_TO_CALIBRATE} ordinary inputs to calibrate on; got {got}. Give --calibration."
+            f"int8 needs at least {_FEWEST_TO_CALIBRATE} in-distribution inputs to calibrate on; got {count or 'none'}. "
+            "Give --calibration."
         )
     if calibration.shape[1:] != example.shape[1:]:
         raise ValueError(

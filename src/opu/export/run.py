@@ -1,104 +1,83 @@
-"""`opu export`: the student of a run, of a fitted table or of a folder, as one file."""
+"""``opu export``: the student of a run folder, of a fitted table or of a student's folder, as one file."""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from opu.export.file import FORMATS, Exported, write
+from opu.choices import FILE_FORMATS, FileFormat, check_choice
+from opu.export.file import Exported, write
 from opu.export.onnx_file import OPSETS
 from opu.fidelity.run import EVALUATION
 from opu.files import read_state
 from opu.students import Student, load
+from opu.students.standardise import Standardise
 from opu.teachers.array_files import open_array
 
 _NUM_EXAMPLES = 64
-
-
-class Standardised(nn.Module):
-    """Raw rows of a table to those that a student was distilled on; in float64, since columns can be large."""
-
-    mean: Tensor
-    scale: Tensor
-
-    def __init__(self, mean: list[float], scale: list[float]) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.tensor(mean, dtype=torch.float64))
-        self.register_buffer("scale", torch.tensor(scale, dtype=torch.float64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Standardised rows, in float32."""
-        return ((x.double() - self.mean) / self.scale).float()
-
-    def undone(self, x: Tensor) -> Tensor:
-        """Raw rows again."""
-        return (x.double() * self.scale + self.mean).float()
 
 
 def export_run(
     source: Path,
     *,
     out: Path | None = None,
-    format: str = "onnx",
+    format: FileFormat = "onnx",
     int8: bool = False,
     calibration: Path | None = None,
     opset: int = OPSETS[0],
     classes: list[str] | None = None,
     overwrite: bool = False,
 ) -> Exported:
-    """Export the student of a folder.
+    """Export the student in a folder.
 
     Args:
-        source: A folder of ``opu demo``, ``opu fit`` or ``Student.save``.
-        out: The file; ``student.onnx`` or ``student.pt2`` in the source unless given.
+        source: A folder that ``opu demo``, ``opu fit`` or ``Student.save`` wrote.
+        out: The file; by default ``student.onnx`` or ``student.pt2`` in the source.
         format: ``onnx`` or ``pt2``.
-        int8: Layers in eight bits.
-        calibration: A ``.npy`` file with ordinary inputs for int8; what the run kept of its own, unless given.
+        int8: Whether the layers have eight bits.
+        calibration: A ``.npy`` file with in-distribution inputs for int8; by default the inputs that the run kept.
         opset: Version of ONNX's operators.
-        classes: Their names, kept in the file; those that a fitted table knows, unless given.
-        overwrite: Replace a file that is there.
+        classes: Names of the classes, kept in the file; by default those that a fitted table knows.
+        overwrite: Whether a file that exists is replaced.
     """
-    if format not in FORMATS:
-        raise ValueError(f"--format takes {' or '.join(FORMATS)}; got {format!r}.")
-    student, prepare, known = _found(source)
+    check_choice("--format", format, FILE_FORMATS)
+    student, standardise, known = _find(source)
     kept, labels = _kept(source)
-    example = torch.randn(_NUM_EXAMPLES, *_shape(student)) if kept is None else kept[:_NUM_EXAMPLES]
-    if prepare is not None:  # what was kept is standardised, and what comes will be raw
-        example, kept = prepare.undone(example), None if kept is None else prepare.undone(kept)
-    ordinary = None if calibration is None else _read(calibration)
-    if calibration is None and kept is not None:  # one half calibrates, and the other judges
-        ordinary, kept, labels = kept[::2], kept[1::2], None if labels is None else labels[1::2]
+    example = _made_up(student) if kept is None else kept[:_NUM_EXAMPLES]
+    if standardise is not None:  # inputs in the run folder are standardised, and those to come are raw
+        example, kept = standardise.inverse(example), None if kept is None else standardise.inverse(kept)
+    ranges, test = None if calibration is None else _read(calibration), None if kept is None else (kept, labels)
+    if calibration is None and kept is not None:  # one half calibrates, and the drift is measured on the other
+        ranges, test = kept[::2], (kept[1::2], None if labels is None else labels[1::2])
     name = f"student{'-int8' if int8 else ''}.{format}"
     return write(
         student,
         source / name if out is None else out,
         example,
-        prepare=prepare,
+        prepare=standardise,
         classes=classes or known,
         int8=int8,
-        calibration=ordinary if int8 else None,
-        judged=kept,
-        labels=labels,
+        calibration=ranges if int8 else None,
+        test=test,
         opset=opset,
         overwrite=overwrite,
     )
 
 
-def _found(source: Path) -> tuple[Student, Standardised | None, list[Any] | None]:
+def _find(source: Path) -> tuple[Student, Standardise | None, list[Any] | None]:
     if (source / "classifier.json").exists():
         from opu.sklearn import OnePassClassifier
 
         model = OnePassClassifier.load(source)
-        prepare = Standardised(model.mean_.tolist(), model.scale_.tolist())
-        return model.student_, prepare, model.classes_.tolist()
+        return model.student_, model.standardise_, model.classes_.tolist()
     folder = source / "student" if (source / "student" / "config.json").exists() else source
     return load(folder), None, None
 
 
 def _kept(source: Path) -> tuple[Tensor | None, Tensor | None]:
-    """Test inputs that the run has kept, and their labels."""
+    """Test inputs in the run folder, and their labels."""
     path = source / EVALUATION
     if not path.exists():
         return None, None
@@ -106,9 +85,13 @@ def _kept(source: Path) -> tuple[Tensor | None, Tensor | None]:
     return state["inputs"].float(), state["labels"]
 
 
-def _shape(student: Student) -> tuple[int, ...]:
+def _made_up(student: Student) -> Tensor:
+    """Inputs of the shape and type that the student takes."""
     known = student.architecture or {}
-    return tuple(known["image_shape"]) if "image_shape" in known else (known["num_features"],)
+    shape = next(known[name] for name in ("input_shape", "image_shape", "num_features") if name in known)
+    shape = (_NUM_EXAMPLES, *([shape] if isinstance(shape, int) else shape))
+    dtype = getattr(torch, known.get("input_type", "float32"))
+    return torch.randn(shape, dtype=dtype) if dtype.is_floating_point else torch.zeros(shape, dtype=dtype)
 
 
 def _read(path: Path) -> Tensor:

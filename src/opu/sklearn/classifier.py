@@ -51,7 +51,7 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             fast, since no single row can dominate a step.
         learning_rate: Learning rate of the distillation. Small networks need larger steps than those on images.
         num_particles: Number of fresh particles per row and step.
-        epochs: Number of passes over the rows; as many as 1,500 steps need, unless given.
+        epochs: Number of passes over the rows; by default as many as 1,500 steps need.
         withheld: Fraction of the rows that the teacher does not see; they calibrate the novelty p-values. A table of
             fewer than 100 rows is used whole, and p-values are then slightly too small.
         random_state: Seed or random state of teacher, student and split.
@@ -120,10 +120,8 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 held_out=self.withheld if kept is None else x[kept],
                 progress=False,
             )
-            if (
-                student.novelty is None and len(x) >= FEWEST_INPUTS
-            ):  # too few rows were held out, so all of them calibrate
-                calibrate(student, x)
+            if student.novelty is None and len(x) >= FEWEST_INPUTS:
+                calibrate(student, x)  # on all rows, since too few were held out
         self._keep(student)
         return self
 
@@ -157,13 +155,11 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def uncertainty(self, X: Any) -> Any:
         """A pandas frame with every measure, the novelty score and its p-value, one line per row."""
         pd = require_pandas()
-        q = self.predict_dirichlet(X)
-        columns = {name: values.numpy() for name, values in measures.all_measures(q).items()}
-        if self.student_.novelty is not None:
-            with torch.no_grad():
-                columns["novelty"] = self.student_.novelty(q).numpy()
-                columns["novelty_p_value"] = self.student_.novelty.p_value(q).numpy()
-        return pd.DataFrame(columns, index=getattr(X, "index", None))
+        q, novelty = self.predict_dirichlet(X), self.student_.novelty
+        columns = measures.all_measures(q, novelty)
+        if novelty is not None:
+            columns["novelty_p_value"] = novelty.p_value(q)
+        return pd.DataFrame({k: v.numpy() for k, v in columns.items()}, index=getattr(X, "index", None))
 
     def save(self, folder: str | Path) -> None:
         """Write the student, the classes and the scaling into a folder, without pickle and without the teacher."""

@@ -1,16 +1,17 @@
-"""What leaves Python says what the library says: gamma functions in 40 digits, and measures over all precisions."""
+"""Exported operators give what the library gives: gamma functions in 40 digits, and measures over all precisions."""
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath.ctx_mp import MPContext
-from opu.export.answers import CALIBRATED, PLAIN, Measures, NegativeLogP, Prediction
 
 import opu
 from opu import measures
 from opu.distributions.dirichlet import Dirichlet
 from opu.export.gamma import HIGHEST, LOWEST, Table
+from opu.export.outputs import CLOSED_FORM, ClosedForm, StudentWithMeasures
+from opu.export.ranks import NegativeLogP
 from opu.novelty import FOR_IMAGES, FOR_TABLES, Novelty, negative_log_p
 
 mp = MPContext()
@@ -30,7 +31,7 @@ def test_the_table_is_right_from_the_smallest_concentration_to_the_largest(log_a
     assert rest == pytest.approx(float(exact), rel=1e-11, abs=1e-11)
 
 
-def asked(log_precision, num_classes=5, peaked=3.0):
+def inputs(log_precision, num_classes=5, peaked=3.0):
     """Logits whose smallest probability is about 1e-30 where they are peaked most."""
     torch.manual_seed(0)
     logits = peaked * torch.randn(len(log_precision), num_classes, dtype=torch.float64)
@@ -40,27 +41,27 @@ def asked(log_precision, num_classes=5, peaked=3.0):
 @pytest.mark.parametrize("num_classes", [2, 10, 47])
 @pytest.mark.parametrize("peaked", [0.0, 1.0, 20.0])
 def test_measures_are_the_librarys_over_all_precisions(num_classes, peaked):
-    logits, g = asked(torch.linspace(-12, 20, 200, dtype=torch.float64), num_classes, peaked)
-    mean, others = Measures(None)(logits, g)
-    found = dict(zip(PLAIN, (mean, g, *others.unbind(-1)), strict=True))
+    logits, g = inputs(torch.linspace(-12, 20, 200, dtype=torch.float64), num_classes, peaked)
+    mean, found = ClosedForm(None)(logits, g)
     q = Dirichlet.from_logits(logits, g)
-    torch.testing.assert_close(found["probabilities"], q.mean, rtol=1e-12, atol=0)
-    for name in PLAIN[2:]:
+    torch.testing.assert_close(mean, q.mean, rtol=1e-12, atol=0)
+    found = dict(zip(CLOSED_FORM, found.unbind(-1), strict=True))
+    for name in CLOSED_FORM:
         torch.testing.assert_close(found[name], getattr(measures, name)(q), rtol=1e-5, atol=1e-13, msg=name)
 
 
 @pytest.mark.parametrize("log_precision", [-250.0, -60.0, -46.0, -44.0, -30.0, 25.0, 40.0])
 def test_precisions_that_links_without_bounds_can_reach(log_precision):
-    logits, g = asked(torch.full((50,), log_precision, dtype=torch.float64), peaked=2.0)
-    _, others = Measures(None)(logits, g)
-    found, q = dict(zip(PLAIN[2:], others.unbind(-1), strict=True)), Dirichlet.from_logits(logits, g)
+    logits, g = inputs(torch.full((50,), log_precision, dtype=torch.float64), peaked=2.0)
+    _, found = ClosedForm(None)(logits, g)
+    found, q = dict(zip(CLOSED_FORM, found.unbind(-1), strict=True)), Dirichlet.from_logits(logits, g)
     for name in ("predictive_entropy", "expected_entropy", "mutual_information"):
         torch.testing.assert_close(found[name], getattr(measures, name)(q), rtol=1e-6, atol=1e-10, msg=name)
-    spread = [float(_spread(row)) for row in (q.log_mean + g.unsqueeze(-1))]
-    assert found["differential_entropy"].tolist() == pytest.approx(spread, rel=1e-8)
+    exact = [float(_differential_entropy(row)) for row in (q.log_mean + g.unsqueeze(-1))]
+    assert found["differential_entropy"].tolist() == pytest.approx(exact, rel=1e-8)
 
 
-def _spread(log_alpha):
+def _differential_entropy(log_alpha):
     """Differential entropy in 40 digits."""
     alpha = [mp.exp(mp.mpf(float(u))) for u in log_alpha]
     total = mp.fsum(alpha)
@@ -69,16 +70,16 @@ def _spread(log_alpha):
 
 
 @pytest.mark.parametrize("n", [2, 10, 50, 2047, 2048])
-def test_rarity_is_the_librarys_wherever_a_value_lies(n):
+def test_negative_log_p_is_the_librarys_wherever_a_value_lies(n):
     torch.manual_seed(0)
-    ordinary = torch.randn(n, dtype=torch.float64).sort().values
-    ordinary[n // 2 :] = ordinary[n // 2 :].round(decimals=1).sort().values  # some tie
-    ordinary = ordinary.sort().values
-    values = torch.cat([torch.linspace(-8, 8, 999, dtype=torch.float64), ordinary, ordinary + 1e-9])
-    both = torch.stack([ordinary, 3 * ordinary + 1])
+    calibration = torch.randn(n, dtype=torch.float64).sort().values
+    calibration[n // 2 :] = calibration[n // 2 :].round(decimals=1).sort().values  # some tie
+    calibration = calibration.sort().values
+    values = torch.cat([torch.linspace(-8, 8, 999, dtype=torch.float64), calibration, calibration + 1e-9])
+    both = torch.stack([calibration, 3 * calibration + 1])
     ours = NegativeLogP(both)
     assert torch.equal(
-        ours.place(torch.stack([values, values], -1)[..., None])[:, 0], torch.searchsorted(ordinary, values)
+        ours.place(torch.stack([values, values], -1)[..., None])[:, 0], torch.searchsorted(calibration, values)
     )
     columns = torch.stack([values, 3 * values + 1], -1).unsqueeze(-1)
     found, (fractions, _) = ours(columns), ours.fraction(columns)
@@ -86,7 +87,7 @@ def test_rarity_is_the_librarys_wherever_a_value_lies(n):
         exact = negative_log_p(scaled, against)
         torch.testing.assert_close(found[:, column, 0], exact, rtol=1e-9, atol=1e-9)
         # What a p-value is: no smaller than calibration inputs allow.
-        at_least = 1 / (len(ordinary) + 1)
+        at_least = 1 / (len(calibration) + 1)
         torch.testing.assert_close(
             fractions[:, column, 0], torch.exp(-exact).clamp(min=at_least), rtol=1e-9, atol=1e-12
         )
@@ -98,7 +99,8 @@ def test_novelty_and_its_p_value_are_the_librarys(blend):
     with torch.no_grad():
         student.novelty = Novelty.fit(student(torch.randn(400, 4)), blend)
         x = torch.cat([torch.randn(300, 4), 30 * torch.randn(100, 4)])
-        found = dict(zip(CALIBRATED, Prediction(student)(x), strict=True))
+        network = StudentWithMeasures(student)
+        found = dict(zip(network.names, network(x), strict=True))
         q = student(x)
         torch.testing.assert_close(found["novelty"], student.novelty(q), rtol=2e-5, atol=1e-5)
         torch.testing.assert_close(found["novelty_p_value"], student.novelty.p_value(q), rtol=2e-5, atol=1e-6)
@@ -107,6 +109,6 @@ def test_novelty_and_its_p_value_are_the_librarys(blend):
 def test_inputs_are_prepared_first():
     student = opu.students.mlp(4, 3, (16,)).eval()
     x = torch.randn(20, 4)
-    prepared = Prediction(student, lambda x: 2 * x + 1)
-    for ours, theirs in zip(prepared(x), Prediction(student)(2 * x + 1), strict=True):
+    prepared = StudentWithMeasures(student, lambda x: 2 * x + 1)
+    for ours, theirs in zip(prepared(x), StudentWithMeasures(student)(2 * x + 1), strict=True):
         torch.testing.assert_close(ours, theirs)

@@ -1,98 +1,74 @@
-"""Where the time of a student in bfloat16 goes on a GPU: plain PyTorch, the first layer, the kernel, a call.
+"""Where the time of a student in bfloat16 goes on a GPU: plain PyTorch, the first layer, the Triton kernel, a whole call.
 
-python -m benchmarks.kernel [--rows 10000] [--out results/bench-kernel.json]    (needs a GPU)
+python -m benchmarks.kernel [--rows 10000] [--rounds 10] [--record]    (needs a GPU)
 
-All but the calls is recorded as a CUDA graph and replayed with its inputs in place. Calls follow one another without a
-pause, as a busy server's do.
+Everything but the whole calls is captured as a CUDA graph and replayed on inputs that are in place already.
 """
 
-import argparse
 import copy
-import statistics
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
+from rich.console import Console
 
 import opu
+from benchmarks import options
+from benchmarks.clock import matmul_precision, take_turns
 from opu.acceleration.fused import Fused
 from opu.acceleration.stacked import Stacked
-from opu.environment import environment
-from opu.files import write_json
-
-REPLAYS, ROUNDS = 100, 10
+from opu.cuda_graph import CudaGraph
+from opu.tables import print_table
 
 
 @torch.no_grad()
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=10_000)
-    parser.add_argument("--out", type=Path, default=Path("results/bench-kernel.json"))
-    options = parser.parse_args()
+def main(arguments: Sequence[str] | None = None) -> None:
+    sizes, out = options.parse("kernel", __doc__, arguments, rows=10_000, rounds=10)
     torch.manual_seed(0)
     student = opu.students.mlp(784, 10, (400, 400)).eval().cuda()
-    halved = copy.deepcopy(student).bfloat16()
-    x = torch.rand(options.rows, 784, device="cuda")
-    short, layers = x.bfloat16(), Stacked(student, torch.bfloat16)
-    fused, (weight, bias) = Fused(layers), layers.first
-    found: dict[str, Any] = {"rows": options.rows, "microseconds": {}}
-    seconds = found["microseconds"]
-    for words, precision in (("float32", "highest"), ("TF32", "high")):
-        torch.set_float32_matmul_precision(precision)
-        seconds[f"plain, {words}"] = _microseconds(lambda: student.heads(x))
-    seconds["plain, bfloat16"] = _microseconds(lambda: halved.heads(short))
-    seconds["side by side, bfloat16"] = _microseconds(lambda: layers(short))
-    seconds["first layer, with bias and ReLU inside"] = _microseconds(
-        lambda: torch._addmm_activation(bias, short, weight)
-    )
-    seconds["first layer, with bias, and ReLU by itself"] = _microseconds(
-        lambda: torch.addmm(bias, short, weight).relu_()
-    )
-    seconds["first layer, the product alone"] = _microseconds(lambda: torch.mm(short, weight))
-    room = fused.room(x)
-    seconds["first layer, the product with a bias inside"] = _microseconds(lambda: torch.mm(room, fused.first))
-    seconds["first layer and kernel"] = _microseconds(lambda: fused.packed(room))
-    way = fused.recorded(x)
-    for words, inputs in (("bfloat16", short), ("float32", x)):
-        seconds[f"inputs in {words} put in place"] = _microseconds(lambda inputs=inputs: way.place.copy_(inputs))  # type: ignore[misc]
-    for words, inputs in (("bfloat16", short), ("float32", x)):
-        seconds[f"a call with inputs in {words}"] = _calls(lambda inputs=inputs: way(inputs))  # type: ignore[misc]
-    found["chosen"] = str(fused.kernel.best_config)
-    exact, (mean, log_precision, _) = student(x), fused(short)
-    found["off_by"] = {
-        "mean": float((mean - exact.mean).abs().max()),
-        "log_precision": float((log_precision - exact.log_precision).abs().max()),
+    x = torch.rand(sizes["rows"], 784, device="cuda")
+    fused = Fused(Stacked(student, torch.bfloat16))
+    timed = take_turns(_calls(student, fused, x), sizes["rounds"])
+    exact, (mean, log_precision, _) = student(x), fused(x.bfloat16())
+    result: dict[str, Any] = {
+        "rows": sizes["rows"],
+        "microseconds": {name: round(1e6 * each.median, 1) for name, each in timed.items()},
+        "chosen": str(fused.kernel.best_config),
+        "off_by": {
+            "mean": float((mean - exact.mean).abs().max()),
+            "log_precision": float((log_precision - exact.log_precision).abs().max()),
+        },
     }
-    write_json(options.out, {**found, "environment": environment()})
-    print(found)
+    rows = [(name, f"{found:.1f} us") for name, found in result["microseconds"].items()]
+    print_table(Console(), (f"{sizes['rows']:,} inputs", "time"), rows)
+    options.write(out, result)
 
 
-def _microseconds(work: Callable[[], object]) -> float:
-    """The median over rounds of many replays."""
-    aside = torch.cuda.Stream()
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):
-        for _ in range(3):
-            work()
-    torch.cuda.current_stream().wait_stream(aside)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
-    return _calls(graph.replay)
+def _calls(student: opu.students.Student, fused: Fused, x: torch.Tensor) -> dict[str, Callable[[], object]]:
+    layers, short, halved = fused.layers, x.bfloat16(), copy.deepcopy(student).bfloat16()
+    (weight, bias), rows, captured = layers.first, fused.rows(x), fused.captured(x)
+    calls: dict[str, Callable[[], object]] = {}
+    for name, precision in (("float32", "highest"), ("TF32", "high")):
+        with matmul_precision(precision):  # the graph keeps the precision of its capture
+            calls[f"plain, {name}"] = _replay(lambda: student.heads(x))
+    calls["plain, bfloat16"] = _replay(lambda: halved.heads(short))
+    calls["stacked, bfloat16"] = _replay(lambda: layers(short))
+    first = "first layer, "
+    calls[first + "with bias and ReLU inside"] = _replay(lambda: torch._addmm_activation(bias, short, weight))
+    calls[first + "with bias, and ReLU by itself"] = _replay(lambda: torch.addmm(bias, short, weight).relu_())
+    calls[first + "the product alone"] = _replay(lambda: torch.mm(short, weight))
+    calls[first + "the product with a bias inside"] = _replay(lambda: torch.mm(rows, fused.first))
+    calls["first layer and kernel"] = _replay(lambda: fused.packed(rows))
+    for name, inputs in (("bfloat16", short), ("float32", x)):
+        calls[f"inputs in {name} put in place"] = _replay(partial(captured.placeholder.copy_, inputs))
+    for name, inputs in (("bfloat16", short), ("float32", x)):
+        calls[f"a call with inputs in {name}"] = partial(captured, inputs)
+    return calls
 
 
-def _calls(work: Callable[[], object]) -> float:
-    times = []
-    for _ in range(ROUNDS + 1):  # the first is not counted
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        for _ in range(REPLAYS):
-            work()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(1000 * start.elapsed_time(end) / REPLAYS)
-    return round(statistics.median(times[1:]), 1)
+def _replay(work: Callable[[], object]) -> Callable[[], None]:
+    return CudaGraph(work).capture().replay
 
 
 if __name__ == "__main__":

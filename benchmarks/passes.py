@@ -1,15 +1,16 @@
-"""MC dropout on an MLP from the slowest way to the fastest: all of them draw from the same posterior."""
+"""MC dropout on an MLP, from the slowest implementation to the fastest: all of them draw from the same posterior."""
 
 import torch
 from torch import Tensor, nn
 
+from opu.devices import device_of
 from opu.teachers import MCDropout
 
 Summary = tuple[Tensor, Tensor]  # the mean over particles, and the mean of their entropies
 
 
 class Running:
-    """Means over particles that come a few at a time, as a careful user would keep them: memory does not grow with S."""
+    """Means over particles that come a few at a time, so that memory does not grow with the number of particles."""
 
     def __init__(self) -> None:
         self.mean: Tensor | float = 0.0
@@ -17,33 +18,38 @@ class Running:
         self.count = 0
 
     def add(self, logits: Tensor) -> None:
-        """Some particles, ``(S, B, K)``."""
+        """Count some particles, ``(S, B, K)``."""
         self.add_sums(summed(logits), len(logits))
 
     def add_sums(self, sums: Summary, count: int) -> None:
-        """Some particles that have been summed already."""
+        """Count particles that have been summed already."""
         self.mean, self.entropy = self.mean + sums[0], self.entropy + sums[1]
         self.count += count
 
     def summary(self) -> Summary:
-        """What a user of a teacher looks at; the mutual information is the entropy of the first less the second."""
+        """The mean prediction and the expected entropy. Mutual information is the entropy of the first minus the second."""
         return torch.as_tensor(self.mean) / self.count, torch.as_tensor(self.entropy) / self.count
 
 
 def summed(logits: Tensor) -> Summary:
-    """Probabilities, and entropies, of some particles added up."""
+    """Probabilities and entropies, summed over particles."""
     log_probabilities = logits.float().log_softmax(-1)
     probabilities = log_probabilities.exp()
     return probabilities.sum(0), -(probabilities * log_probabilities).sum((0, -1))
 
 
 def dropout_mlp(num_features: int, hidden: tuple[int, ...], num_classes: int, rate: float = 0.5) -> nn.Sequential:
-    """The paper's teacher, untrained: speed does not depend on weights."""
+    """The paper's teacher, untrained: speed does not depend on the weights."""
     layers: list[nn.Module] = [nn.Flatten()]
     for wide in hidden:
         layers += [nn.Linear(num_features, wide), nn.ReLU(), nn.Dropout(rate)]
         num_features = wide
     return nn.Sequential(*layers, nn.Linear(num_features, num_classes))
+
+
+def mc_dropout(net: nn.Module, *, consistent: bool) -> MCDropout:
+    """The library's teacher with room for its activations: 4 GiB on a GPU, 256 MiB otherwise."""
+    return MCDropout(net, consistent=consistent, memory_budget=2**32 if device_of(net).type == "cuda" else 2**28)
 
 
 def loop(net: nn.Module, x: Tensor, num_particles: int) -> Summary:
@@ -57,7 +63,7 @@ def loop(net: nn.Module, x: Tensor, num_particles: int) -> Summary:
 
 
 def vectorised(teacher: MCDropout, x: Tensor, num_particles: int, rows: int) -> Summary:
-    """The library's teacher: many particles at once, the first layer computed once."""
+    """The library's teacher on some rows at a time: many particles at once, the first layer computed once."""
     parts = []
     for some in x.split(rows):
         found = Running()
@@ -71,9 +77,9 @@ class Folded:
     """One mask per particle, folded into the weights: dropout costs nothing, and a chunk of particles is one product.
 
     Args:
-        net: Of :func:`dropout_mlp`, with two hidden layers.
-        dtype: In which layers are computed.
-        chunk: Particles at a time.
+        net: A network of :func:`dropout_mlp` with two hidden layers.
+        dtype: Precision of the layers.
+        chunk: Number of particles in one product.
     """
 
     def __init__(self, net: nn.Sequential, dtype: torch.dtype, chunk: int) -> None:
@@ -84,7 +90,7 @@ class Folded:
         self.chunk = chunk
 
     def __call__(self, x: Tensor, num_particles: int) -> Summary:
-        """Mean, and mean entropy, over particles."""
+        """Mean prediction and expected entropy."""
         units = torch._addmm_activation(self.biases[0], x.flatten(1).to(self.weights[0].dtype), self.weights[0])
         found = Running()
         for start in range(0, num_particles, self.chunk):
@@ -93,11 +99,11 @@ class Folded:
         return found.summary()
 
     def sums(self, units: Tensor, count: int) -> Summary:
-        """Some particles, added up."""
-        return summed(self.some(units, count))
+        """Probabilities and entropies, summed over this number of particles."""
+        return summed(self.logits(units, count))
 
-    def some(self, units: Tensor, count: int) -> Tensor:
-        """Logits of some particles."""
+    def logits(self, units: Tensor, count: int) -> Tensor:
+        """Logits of this number of particles, from the first hidden units."""
         _, second, third = self.weights
         first_masks, second_masks = (self._masks(count, wide, units) for wide in (len(second), len(third)))
         wide = (first_masks.T.unsqueeze(-1) * second.unsqueeze(1)).flatten(1)
@@ -112,22 +118,22 @@ class Folded:
 
 
 class CompiledFolded(Folded):
-    """The same by ``torch.compile``: masks, products, softmax and sums."""
+    """:class:`Folded` by ``torch.compile``: masks, products, softmax and sums."""
 
     def __init__(self, net: nn.Sequential, dtype: torch.dtype, chunk: int) -> None:
         super().__init__(net, dtype, chunk)
         self.compiled = torch.compile(super().sums, dynamic=False)
 
     def sums(self, units: Tensor, count: int) -> Summary:
-        """Some particles, added up."""
+        """Probabilities and entropies, summed over this number of particles."""
         return self.compiled(units, count)
 
 
 class KeptUnits(Folded):
     """One mask per particle, and only the units that it keeps: at a rate of one half, a quarter of the arithmetic."""
 
-    def some(self, units: Tensor, count: int) -> Tensor:
-        """Logits of some particles, one after the other: each has another number of units."""
+    def logits(self, units: Tensor, count: int) -> Tensor:
+        """Logits of this number of particles, one after the other: each keeps another number of units."""
         return torch.stack([self._one(units) for _ in range(count)])
 
     def _one(self, units: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 
 
 def median_seconds(function: Callable[[], object], repeats: int) -> float:
-    """The median over repeated calls, after one that is not counted; a single call is timed as it is."""
+    """The median over repeated calls, after one call that is not counted; with one repeat, that call is timed."""
     if repeats > 1:
         function()
     seconds = []
@@ -20,12 +20,7 @@ def median_seconds(function: Callable[[], object], repeats: int) -> float:
 
 
 def now() -> float:
-    """Seconds on a clock, read when all work on the GPU is done."""
-    wait()
-    return time.perf_counter()
-
-
-def wait() -> None:
-    """Wait for the GPU, which works on after a call has returned."""
+    """Seconds on a clock. The GPU works on after a call has returned, so its work is awaited first."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
+    return time.perf_counter()

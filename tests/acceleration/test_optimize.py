@@ -95,7 +95,7 @@ def test_a_backend_that_predicts_otherwise_is_not_taken(monkeypatch):
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_a_precision_that_is_not_there_is_refused(precision):
-    with pytest.raises(ValueError, match="GPU|precision must be float32 or bfloat16"):
+    with pytest.raises(ValueError, match=r"GPU|precision must be float32 or bfloat16"):
         opu.optimize(mlp(4, 3), torch.randn(2, 4), precision=precision)
 
 

@@ -1,6 +1,7 @@
-"""Benches: all ways to ask a teacher draw from one posterior, and the commands write what they say."""
+"""Benchmarks: all implementations of a teacher draw from one posterior, and commands write where they say."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,16 +9,17 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
-from benchmarks import clock, distill, passes, predict, show
+from benchmarks import bfloat16, clock, distill, objectives, options, passes, predict, show
 from opu.cli import app
 from opu.teachers import MCDropout
+from reproduction.paper.domains import Domain
+from reproduction.paper.models import Scale
 
 
-def test_every_way_to_ask_the_teacher_gives_the_same_law():
-    torch.manual_seed(0)
+def test_all_implementations_of_the_teacher_draw_from_one_posterior():
     net = passes.dropout_mlp(6, (16, 12), 3)
     x, count = torch.randn(4, 6), 20_000
-    ways = {
+    calls = {
         "loop": lambda: passes.loop(net, x, count // 4),
         "vectorised": lambda: passes.vectorised(MCDropout(net), x, count, 3),
         "one mask": lambda: passes.vectorised(MCDropout(net, consistent=True), x, count, 3),
@@ -25,104 +27,129 @@ def test_every_way_to_ask_the_teacher_gives_the_same_law():
         "kept": lambda: passes.KeptUnits(net, torch.float32, 64)(x, count // 4),
     }
     with torch.no_grad():
-        found = {name: way() for name, way in ways.items()}
+        found = {name: call() for name, call in calls.items()}
+    # A particle's probability has a standard deviation below one half.
+    most = 5 * 0.5 / (count // 4) ** 0.5 * 2**0.5
     for mean, entropy in found.values():
         torch.testing.assert_close(mean.sum(-1), torch.ones(4))
-        # A particle's probability has a standard deviation below one half.
-        assert (mean - found["loop"][0]).abs().max() < 5 * 0.5 / (count // 4) ** 0.5 * 2**0.5
-        assert (entropy - found["loop"][1]).abs().max() < 5 * 0.5 / (count // 4) ** 0.5 * 2**0.5
+        assert (mean - found["loop"][0]).abs().max() < most
+        assert (entropy - found["loop"][1]).abs().max() < most
     assert not net.training
 
 
-def test_what_does_not_compile_is_left_out_with_its_reason():
-    notes: dict[str, str] = {}
+def test_a_row_that_does_not_compile_leaves_a_note():
+    setup = predict.Setup("cpu", 3, True)
 
     def broken(x: Any) -> None:
         raise RuntimeError
 
-    assert predict._where_it_compiles(lambda: broken, "cpu", notes)(3) is None
-    assert notes == {"torch.compile": "RuntimeError: RuntimeError"}  # an error that says nothing
-    assert predict._where_it_compiles(lambda: len, "cpu", notes)(3) is len
+    assert predict._if_it_compiles(setup, lambda: broken)(3) is None
+    assert setup.notes == {"torch.compile": "RuntimeError: RuntimeError"}  # an error without a message
+    assert predict._if_it_compiles(setup, lambda: len)(3) is len
 
 
 def test_a_teacher_is_compared_in_its_own_precision():
-    ways = {"teacher, a": {"seconds": 3.0}, "teacher, b": {"seconds": 2.0}, "teacher, c, bfloat16": {"seconds": 1.0}}
-    assert show.fastest_teacher(ways) == "teacher, b"
-    assert show.fastest_teacher(ways, beside="student, bfloat16") == "teacher, c, bfloat16"
+    rows = {"teacher, a": {"seconds": 3.0}, "teacher, b": {"seconds": 2.0}, "teacher, c, bfloat16": {"seconds": 1.0}}
+    assert show.fastest_teacher(rows) == "teacher, b"
+    assert show.fastest_teacher(rows, beside="student, bfloat16") == "teacher, c, bfloat16"
 
 
-def test_a_slow_way_is_called_once_and_a_part_is_scaled(monkeypatch):
+def test_a_slow_call_is_timed_once_and_a_part_is_scaled(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(clock, "_now", lambda: now[0])
+    monkeypatch.setattr(clock, "now", lambda: now[0])
     called = {"slow": 0, "fast": 0, "part": 0}
 
-    def way(name: str, seconds: float) -> Any:
-        def call() -> None:
-            called[name] += 1
-            now[0] += seconds
+    def call(name: str, seconds: float) -> None:
+        called[name] += 1
+        now[0] += seconds
 
-        return call
+    calls = {name: lambda n=name, s=s: call(n, s) for name, s in {"slow": 10.0, "fast": 0.01, "part": 1.0}.items()}
+    found = {name: each.summary() for name, each in clock.take_turns(calls, 3, parts={"part": 0.04}).items()}
+    assert called["slow"] == found["slow"]["times"] == 1
+    assert {name: each["seconds"] for name, each in found.items()} == pytest.approx(
+        {"slow": 10.0, "fast": 0.01, "part": 25.0}
+    )
+    assert found["part"]["part"] == 0.04
+    assert "part" not in found["fast"]
 
-    ways = {"slow": way("slow", 10.0), "fast": way("fast", 0.01), "part": way("part", 1.0)}
-    found = clock.take_turns(ways, 3, heavy={"part": 25.0})
-    assert called["slow"] == 1
-    assert found["slow"]["seconds"] == pytest.approx(10.0)
-    assert found["fast"]["seconds"] == pytest.approx(0.01)
-    assert found["part"]["seconds"] == pytest.approx(25.0)
-    assert found["part"]["part"] == pytest.approx(0.04)
+
+def test_the_precision_of_products_is_put_back():
+    before = torch.get_float32_matmul_precision()
+    with clock.matmul_precision("high"):
+        assert torch.get_float32_matmul_precision() == "high"
+    assert torch.get_float32_matmul_precision() == before
+
+
+def test_results_change_only_if_asked_to(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(options, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(clock, "SHORTEST", 0.0)
+    small = ["--inputs", "3", "--particles", "4", "--classes", "3", "--rounds", "1"]
+    objectives.main(small)
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.json")] == ["runs/bench-objectives.json"]
+    objectives.main([*small, "--record"])
+    found = json.loads((tmp_path / "results" / "bench-objectives.json").read_text())
+    assert found["settings"] == {"inputs": 3, "particles": 4, "classes": 3, "rounds": 1, "seed": 0}
+    assert found["kernels"].keys() == objectives.KERNELS.keys()
+    with pytest.raises(ValueError, match="--out or --record, not both"):
+        objectives.main([*small, "--record", "--out", "x.json"])
 
 
 def test_predict_times_teachers_students_and_exports(tmp_path, monkeypatch):
     monkeypatch.setattr(predict, "HIDDEN", (16, 16))
+    monkeypatch.setattr(predict, "STUDENTS", {"student": False})
+    monkeypatch.setattr(predict, "EXPORTS", {"ONNX": False})
+    monkeypatch.setattr(predict, "CALIBRATION", 100)
     monkeypatch.setattr(clock, "SHORTEST", 0.0)
-    out = tmp_path / "bench.json"
-    command = [
-        "bench",
-        "predict",
-        "--particles",
-        "4",
-        "--batch",
-        "1,30",
-        "--rounds",
-        "1",
-        "--no-compiled",
-        "--out",
-        str(out),
-    ]
+    monkeypatch.setattr(clock, "peak_memory", lambda call: float(call() is None))  # a measurement takes a while
+    monkeypatch.chdir(tmp_path)
+    command = ["bench", "predict", "--particles", "4", "--batch", "1,30", "--rounds", "1", "--no-compiled"]
     result = CliRunner().invoke(app, command, catch_exceptions=False)
     assert result.exit_code == 0
-    found = json.loads(out.read_text())
+    found = json.loads((tmp_path / "runs" / "bench-predict-cpu.json").read_text())
     assert list(found["batches"]) == ["1", "30"]
-    for ways in found["batches"].values():
-        assert {"teacher, loop", "one network", "student", "student, ONNX int8, all measures"} <= ways.keys()
-        assert all(0 < way["least"] <= way["seconds"] <= way["most"] for way in ways.values())
+    for rows in found["batches"].values():
+        assert {"teacher, loop", "one network", "student", "student, ONNX, all measures"} <= rows.keys()
+        assert all(0 < row["least"] <= row["seconds"] <= row["most"] for row in rows.values())
     assert found["environment"]["versions"]["torch"]
-    assert show.fastest_teacher(found["batches"]["30"]).startswith("teacher, ")
+    assert "fastest teacher / this" in result.stdout
 
 
 def test_distill_times_steps_by_objective_and_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(distill, "OBJECTIVES", ("kl", "mmd"))
-    monkeypatch.setattr(distill, "Size", lambda particles: TINY(particles))
-    monkeypatch.setattr(distill, "sizes_around", lambda usual: {"classes": [usual, distill.replace(usual, classes=5)]})
+    tiny = distill.Size(2, 3, 8)
+    monkeypatch.setattr(distill, "OBJECTIVES", ("kl",))
+    monkeypatch.setattr(distill, "GROWN", ("kl",))
+    monkeypatch.setattr(distill, "Size", lambda particles: tiny)
+    monkeypatch.setattr(distill, "sizes_around", lambda usual: {"classes": [usual, replace(usual, classes=5)]})
+    monkeypatch.setattr(distill, "distill_mnist", lambda *_: {"seconds": 9.0, "accuracy": 98.0, "teacher_accuracy": 99})
+    monkeypatch.setattr(distill, "mnist", lambda: None)
     out = tmp_path / "bench.json"
-    command = ["bench", "distill", "--rounds", "1", "--particles", "2", "--out", str(out)]
+    command = ["bench", "distill", "--rounds", "1", "--particles", "2", "--full", "--out", str(out)]
     result = CliRunner().invoke(app, command, catch_exceptions=False)
     assert result.exit_code == 0
     found = json.loads(out.read_text())
-    assert found["objectives"].keys() == {"kl", "mmd", "default"}
+    assert found["objectives"].keys() == {"kl", "default"}
     assert [row["size"]["classes"] for row in found["growth"]["classes"]] == [3, 5]
+    assert found["full"]["seconds"] == 9.0
     assert "this / KL" in result.stdout
 
 
-def TINY(particles: int) -> Any:
-    return Size(particles, 3, 8)
-
-
-Size = distill.Size
+def test_quality_is_measured_beside_speed():
+    x, labels = torch.rand(80, 28, 28), torch.arange(80) % 10
+    domain = Domain("noise", 10, x, labels, x, labels, x, labels, {"brighter": 3 * x})
+    scale = Scale(teacher_epochs=1, epochs=1, step_particles=2, hidden=(8, 8))
+    found = bfloat16.compare(domain, scale, torch.device("cpu"), "float32")
+    assert found["backend"] in ("plain", "stacked")
+    assert {"predictive_entropy/brighter", "novelty/brighter"} <= found["auroc"].keys()
+    assert found["worst"] < 1  # the same precision, so rounding alone
+    full = distill.distill_mnist(domain, scale, torch.device("cpu"))
+    assert full["particles"] == 2
+    assert 0 <= full["total_variation"] <= 1
+    assert full["ood_by_novelty"]["brighter"] == pytest.approx(found["auroc"]["novelty/brighter"][0])
 
 
 @pytest.mark.parametrize("sizes", ["0", "1,x", "", "1,-3"])
-def test_sizes_that_are_none_are_refused(sizes):
+def test_a_batch_size_that_is_none_is_refused(sizes):
     with pytest.raises(ValueError, match="such as 1,10000"):
         CliRunner().invoke(app, ["bench", "predict", "--batch", sizes], catch_exceptions=False)
 
@@ -142,7 +169,6 @@ def test_times_in_words(seconds, words):
 
 
 def test_a_file_with_everything_is_shown(capsys):
-    whole = {"seconds": 29.3, "accuracy": 98.25, "teacher_accuracy": 98.26}
     step = {"seconds": 0.002, "least": 0.001, "most": 0.003}
     found = {
         "device": "cuda",
@@ -152,11 +178,12 @@ def test_a_file_with_everything_is_shown(capsys):
         "banked": {"kl": step},
         "growth": {},
         "alone": {"kl": 0.1, "mmd": 0.2},
-        "alone_recorded": {"kl": 0.01, "mmd": 0.025},
-        "full": whole,
+        "alone_captured": {"kl": 0.01, "mmd": 0.025},
+        "full": {"seconds": 29.3, "accuracy": 98.25, "teacher_accuracy": 98.26},
     }
     show.show_distill(found, Console(width=120))
-    said = capsys.readouterr().out
-    assert "29.3 s; accuracy 98.25 % (teacher 98.26 %)" in said
-    assert "MMD costs 2x of KL" in said
-    assert "recorded: MMD costs 2.5x of KL" in said
+    shown = capsys.readouterr().out
+    assert "2 ms (1 ms to 3 ms)" in shown
+    assert "29.3 s; accuracy 98.25 % (teacher 98.26 %)" in shown
+    assert "MMD costs 2x of KL" in shown
+    assert "as CUDA graphs: MMD costs 2.5x of KL" in shown

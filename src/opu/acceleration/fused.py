@@ -23,6 +23,7 @@ class Fused:
 
         self.kernel, self.layers = last_layers, layers
         self.width, classes = layers.width, layers.num_classes
+        # The kernel reads weights of the width rounded up to 16 in columns, and up to 64, its longest step, in rows.
         self.whole, self.deep = -(-self.width // 16) * 16, -(-self.width // 64) * 64
         self.padded = max(16, 1 << (classes - 1).bit_length())  # Triton's products need 16 columns at least
         # The bias is one more row of the first weights, and each input has a one behind it. With rows whose length 32

@@ -41,8 +41,8 @@ def _heads(outputs, total, bias, head, SOME: tl.constexpr, WHOLE: tl.constexpr, 
     return outputs
 
 
-@triton.autotune(CONFIGS, key=["about", "WIDTH", "CLASSES"])
-@triton.jit(do_not_specialize=["about"])
+@triton.autotune(CONFIGS, key=["batch_digits", "WIDTH", "CLASSES"])
+@triton.jit(do_not_specialize=["batch_digits"])
 @no_type_check
 def last_layers(
     units,
@@ -56,7 +56,7 @@ def last_layers(
     low,
     span,
     num_rows,
-    about,
+    batch_digits,
     WIDTH: tl.constexpr,
     WHOLE: tl.constexpr,
     DEEP: tl.constexpr,
@@ -73,8 +73,8 @@ def last_layers(
 
     ``units`` are the outputs of the layer before, without ReLU. One loop reads them once and sums all hidden units. Triton's
     blocks have powers of two as sizes, so the hidden units are split by the binary digits of WHOLE, the width rounded up to
-    a multiple of 16: 400 units are blocks of 256, 128 and 16. Weights are padded with zeros to DEEP rows and WHOLE
-    columns. ``about`` is the number of binary digits of the batch size; the fastest configuration is chosen once for each.
+    a multiple of 16: 400 units are blocks of 256, 128 and 16. Weights are padded with zeros to DEEP rows and WHOLE columns.
+    ``batch_digits`` is the number of binary digits of the batch size; the fastest configuration is chosen once for each.
     """
     network = tl.program_id(0) % 2  # 0 gives the mean, 1 the precision
     rows = (tl.program_id(0) // 2) * ROWS + tl.arange(0, ROWS)

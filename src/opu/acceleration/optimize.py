@@ -29,7 +29,7 @@ class Optimized(nn.Module):
 
     Attributes:
         backend: The name of the backend for batches of the example's shape.
-        timings: Seconds of each backend by name, or why it was not taken.
+        timings: Seconds of each backend by name, or the error of one that failed or predicted otherwise.
     """
 
     def __init__(self, student: Student, backends: dict[str, Backend], timings: dict[str, float | str]) -> None:
@@ -62,7 +62,7 @@ def optimize(
         student: A trained student. It is copied: later changes have no effect.
         example: A batch like those to come, on the student's device. CUDA graphs are captured for its shape; batches of
             other shapes run without a graph.
-        precision: ``"bfloat16"`` is for a GPU: several times as fast, and within its rounding of the student's predictions.
+        precision: ``"float32"``, or on a GPU ``"bfloat16"``: several times as fast, with predictions that differ by rounding.
         compiled: Try ``torch.compile`` too. It takes seconds to minutes, and needs a C++ compiler on a CPU.
     """
     check_choice("precision", precision, PRECISIONS)

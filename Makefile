@@ -45,7 +45,7 @@ format: setup
 
 # A folder of plain files that loads nothing from elsewhere.
 docs: setup
-	$(BIN)/mkdocs build --strict --quiet --clean
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --clean
 
 # Writes under runs/; with --record a benchmark writes to results/.
 bench: setup

@@ -57,7 +57,13 @@ def test_the_readmes_quickstart_runs_as_pasted(scripts, tmp_path):
 
 def test_the_command_line_works_without_extras(scripts, tmp_path):
     assert "demo" in run(scripts / "opu", "--help", cwd=tmp_path).stdout
-    for command in (["reproduce", "mnist"], ["compare"], ["tables", "README.md"], ["data", "list"], ["bench", "predict"]):
+    for command in (
+        ["reproduce", "mnist"],
+        ["compare"],
+        ["tables", "README.md"],
+        ["data", "list"],
+        ["bench", "predict"],
+    ):
         said = run(scripts / "opu", *command, cwd=tmp_path, expect=2).stderr
         assert "needs a source checkout" in said
         assert len(said.strip().splitlines()) == 1

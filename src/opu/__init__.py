@@ -1,7 +1,7 @@
 """One-Pass Uncertainty: any Bayesian classifier becomes a network that gives its whole uncertainty in one pass.
 
-A teacher turns inputs into particles on the simplex, a student answers with one Dirichlet each, an objective says how
-far the two are apart, and :func:`distill` ties the three. Measures turn answers into scores.
+A teacher turns inputs into particles on the simplex, a student predicts one Dirichlet for each input, an objective says how
+far the two are apart, and :func:`distill` ties the three. Measures turn predictions into scores.
 """
 
 from opu import augment, fidelity, measures, objectives, students, teachers

@@ -1,6 +1,6 @@
 """The one module that draws pictures, with matplotlib and mpltern (the extra ``plot``)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from opu import measures
 from opu.distributions.dirichlet import Dirichlet
+from opu.evaluation.metrics import reliability
 from opu.prediction import Scores
 from opu.teachers import Teacher
 
@@ -52,6 +53,12 @@ def finish(drawing: Any, path: Path) -> None:
     drawing.savefig(path, bbox_inches="tight")
 
 
+def _name(axes: Any, title: str, x: str = "", y: str = "") -> None:
+    axes.set_title(title, color=INK, fontsize=10)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+
+
 # The simplex
 
 
@@ -62,16 +69,16 @@ def draw_simplex(
     corners: tuple[int, int] | None = None,
     colour: str = TEACHER,
 ) -> None:
-    """Particles and a Dirichlet on one triangle: two classes, left and right, and all others together at the top.
+    """Particles and a Dirichlet on a triangle: one class at the left, one at the right, all others at the top.
 
-    Summing classes turns a Dirichlet into a Dirichlet of the summed concentrations, so nothing is approximated.
+    The sum of several classes is exact: it has the sum of their concentrations.
 
     Args:
         axes: Axes with the ternary projection.
         log_particles: The particles of one input.
         q: The predicted Dirichlet, a batch of one.
-        corners: The classes at the left and at the right; by default the two most probable ones.
-        colour: The colour of the particles.
+        corners: Classes at the left and at the right; by default the two most probable ones.
+        colour: Colour of the particles.
     """
     first, second = corners or log_particles.exp().mean(0).topk(2).indices.tolist()
     others = set(range(q.num_classes)) - {first, second}
@@ -89,16 +96,8 @@ def draw_simplex(
         axis.set_label_position("corner")
         axis.set_label_rotation_mode("horizontal")
         axis.set_ticks([])
-    axes.text(
-        -0.12,
-        0.56,
-        0.56,
-        f"log-precision {float(q.log_precision[0]):.1f}",
-        ha="center",
-        va="bottom",
-        color=INK,
-        fontsize=9,
-    )
+    below = {"ha": "center", "va": "bottom", "color": INK, "fontsize": 9}
+    axes.text(-0.12, 0.56, 0.56, f"log-precision {float(q.log_precision[0]):.1f}", **below)
 
 
 def _merged(values: Float[Tensor, "*B K"], first: int, second: int) -> Float[Tensor, "*B 3"]:
@@ -107,7 +106,7 @@ def _merged(values: Float[Tensor, "*B K"], first: int, second: int) -> Float[Ten
 
 
 def _shade(axes: Any, q: Dirichlet) -> None:
-    """Regions of highest density that hold 50, 80 and 95 % of the Dirichlet."""
+    """Shade the regions of highest density that hold 50, 80 and 95 % of the Dirichlet."""
     generator_state = torch.get_rng_state()
     at_samples = q.log_prob(q.log_rsample(4000)).numpy()
     torch.set_rng_state(generator_state)
@@ -131,8 +130,8 @@ def _grid(steps: int) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 @torch.no_grad()
 def draw_inputs(path: Path, chosen: Mapping[str, Tensor], teacher: Teacher, student: nn.Module) -> None:
-    """Images by title, and below each the teacher's particles with the student's density over them."""
-    drawing = figure(10.5, 4.9)
+    """Images by title, and below each the teacher's particles and the student's density."""
+    drawing = figure(10.5, 4.6)
     grid = drawing.add_gridspec(2, len(chosen), height_ratios=(1, 3.4), top=0.92, bottom=0.1, hspace=0.0, wspace=0.3)
     for place, (title, x) in enumerate(chosen.items()):
         image = drawing.add_subplot(grid[0, place])
@@ -141,44 +140,46 @@ def draw_inputs(path: Path, chosen: Mapping[str, Tensor], teacher: Teacher, stud
         image.set_title(title, color=INK, fontsize=12)
         axes = drawing.add_subplot(grid[1, place], projection="ternary")
         draw_simplex(axes, teacher(x.unsqueeze(0), 500)[:, 0], student(x.unsqueeze(0)))
-    drawing.text(0.5, 0.02, CAPTION, ha="center", color=INK, fontsize=9)
+    drawing.text(0.5, 0.08, CAPTION, ha="center", color=INK, fontsize=9)
     finish(drawing, path)
 
 
 # Scores: in-distribution against OOD
 
 
-def draw_histograms(path: Path, scores: Mapping[str, Mapping[str, Scores]]) -> None:
-    """Novelty of in-distribution test inputs against that of each OOD set."""
+def _panels(drawing: Any, scores: Mapping[str, Any], x: str, y: str) -> Iterator[tuple[str, Any]]:
+    """Each OOD set with its axes; the y axis is named in the first panel only."""
     sets = [name for name in scores if name != "test"]
-    drawing = figure(3.1 * len(sets), 2.9)
-    inside = scores["test"]["student"]["novelty"]
     for place, name in enumerate(sets):
         axes = drawing.add_subplot(1, len(sets), place + 1)
-        outside, title = scores[name]["student"]["novelty"], name.replace("_", " ")
+        _name(axes, name.replace("_", " "), x, "" if place else y)
+        yield name, axes
+    drawing.tight_layout()
+
+
+def draw_histograms(path: Path, scores: Mapping[str, Mapping[str, Scores]]) -> None:
+    """Novelty of in-distribution test inputs against that of each OOD set."""
+    drawing = figure(3.1 * (len(scores) - 1), 2.9)
+    inside = scores["test"]["student"]["novelty"]
+    for name, axes in _panels(drawing, scores, "novelty N", "density"):
+        outside = scores[name]["student"]["novelty"]
         bins = np.linspace(0, max(inside.max(), np.quantile(outside, 0.99)), 40)
         axes.hist(inside, bins, color=TEACHER, alpha=0.75, density=True, label="in-distribution")
-        axes.hist(np.clip(outside, 0, bins[-1]), bins, color=STUDENT, alpha=0.6, density=True, label=title)
-        axes.set_title(title, color=INK, fontsize=10)
-        axes.set_xlabel("novelty N")
+        axes.hist(np.clip(outside, 0, bins[-1]), bins, color=STUDENT, alpha=0.6, density=True, label="OOD")
         axes.set_yticks([])
-        if place == 0:
-            axes.legend(frameon=False, fontsize=8)
-    drawing.tight_layout()
+        axes.legend(frameon=False, fontsize=8)
     finish(drawing, path)
 
 
 def draw_roc(path: Path, metrics: Mapping[str, Any], scores: Mapping[str, Mapping[str, Scores]]) -> None:
     """ROC curves of the student's novelty and of the teacher's entropy, for each OOD set."""
-    sets = [name for name in scores if name != "test"]
-    drawing = figure(3.1 * len(sets), 3.2)
+    drawing = figure(3.1 * (len(scores) - 1), 3.2)
     entropy, novelty = measures.named("E", "N")
     curves = (
         ("teacher", entropy, "teacher E, 500 passes", TEACHER),
         ("student", novelty, "student N, one pass", STUDENT),
     )
-    for place, name in enumerate(sets):
-        axes = drawing.add_subplot(1, len(sets), place + 1)
+    for name, axes in _panels(drawing, scores, "in-distribution inputs flagged, %", "OOD inputs found, %"):
         for model, measure, label, colour in curves:
             inside, outside = scores["test"][model][measure], scores[name][model][measure]
             positive = np.repeat([0, 1], [len(inside), len(outside)])
@@ -186,12 +187,7 @@ def draw_roc(path: Path, metrics: Mapping[str, Any], scores: Mapping[str, Mappin
             area = metrics["ood"][name][model][measure]["auroc"]
             axes.plot(100 * false_rate, 100 * true_rate, color=colour, label=f"{label}: {area:.1f}")
         axes.plot([0, 100], [0, 100], color="0.8", linewidth=0.8, zorder=0)
-        axes.set_title(name.replace("_", " "), color=INK, fontsize=10)
-        axes.set_xlabel("in-distribution inputs flagged, %")
-        if place == 0:
-            axes.set_ylabel("OOD inputs found, %")
         axes.legend(frameon=False, fontsize=8, loc="lower right", title="AUROC", title_fontsize=8)
-    drawing.tight_layout()
     finish(drawing, path)
 
 
@@ -201,54 +197,46 @@ def draw_roc(path: Path, metrics: Mapping[str, Any], scores: Mapping[str, Mappin
 def draw_calibration(
     path: Path, probabilities: NDArray[np.float64], truth: NDArray[np.int64], p_values: NDArray[np.float64]
 ) -> None:
-    """How often predictions of a given probability come true, and the p-values of held-out rows, which should be uniform."""
+    """A reliability diagram, and the novelty p-values of held-out rows, which should be uniform."""
     drawing = figure(9.0, 4.2)
     left, right = drawing.subplots(1, 2)
-    sure, correct = probabilities.max(-1), probabilities.argmax(-1) == truth
-    edges = np.quantile(sure, np.linspace(0, 1, 11))
-    bins = np.clip(np.searchsorted(edges, sure, side="right") - 1, 0, 9)
-    points = [(sure[bins == b].mean(), correct[bins == b].mean()) for b in range(10) if (bins == b).any()]
-    least = 1 / probabilities.shape[1]
-    left.plot([least, 1], [least, 1], color=INK, linewidth=0.8, linestyle=":")
-    left.plot(*zip(*points, strict=True), marker="o", color=STUDENT)
-    left.set_xlabel("probability of the predicted class")
-    left.set_ylabel("fraction that is right")
-    if np.isfinite(p_values).all():  # novelty is not calibrated on a handful of rows
+    draw_reliability(left, {"student": reliability(torch.from_numpy(probabilities), torch.from_numpy(truth))})
+    if np.isfinite(p_values).all():  # with very few rows novelty is not calibrated
         right.hist(p_values, np.linspace(0, 1, 21), density=True, color=STUDENT)
-        right.axhline(1, color=INK, linewidth=0.8, linestyle=":")
-    right.set_xlabel("novelty p-value of rows not seen in fitting")
-    right.set_ylabel("density; uniform is 1")
+        right.axhline(1, color=INK, linewidth=0.8)
+    _name(right, "Novelty of held-out rows", "p-value", "density (uniform: 1)")
     finish(drawing, path)
 
 
-def draw_reliability(axes: Any, bins: Mapping[str, list[list[float]]]) -> None:
-    """A reliability diagram: confidence, accuracy and count of each bin, by model."""
+def draw_reliability(axes: Any, bins: Mapping[str, list[list[float | int]]]) -> None:
+    """A reliability diagram: confidence, accuracy and count of each bin, by model (``teacher`` or ``student``)."""
     axes.plot([0, 1], [0, 1], color=INK, linewidth=0.8)
-    for model, colour in (("teacher", TEACHER), ("student", STUDENT)):
-        confidence, accuracy, count = ([each[place] for each in bins.get(model, [])] for place in range(3))
+    for model, found in bins.items():
+        confidence, accuracy, count = zip(*found, strict=True)
+        colour = TEACHER if model == "teacher" else STUDENT
         axes.plot(confidence, accuracy, color=colour, linewidth=0.8, alpha=0.6)
-        # Bins of a few inputs say little, and should look it.
+        # Small dots for bins of few inputs.
         axes.scatter(confidence, accuracy, s=[4 + 4 * n**0.5 for n in count], color=colour, label=model)
     axes.set_xlim(0, 1.04)
     axes.set_ylim(-0.03, 1.06)
-    axes.set_xlabel("confidence" if bins else "confidence (no labels were given)")
-    axes.set_ylabel("accuracy")
-    axes.set_title("Calibration", color=INK, fontsize=10)
-    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    _name(axes, "Calibration", "confidence" if bins else "confidence (no labels were given)", "accuracy")
+    if bins:
+        axes.legend(frameon=False, fontsize=8, loc="lower right")
 
 
 # Fidelity
 
 
+@torch.no_grad()
 def draw_fidelity(path: Path, found: Any, student: nn.Module, inputs: Tensor, teacher: Teacher) -> None:
-    """A fidelity report: above the whole, below the inputs where the student is furthest from the best Dirichlet.
+    """A fidelity report: distances, agreement and calibration above, the inputs with the largest amortisation gap below.
 
     Args:
         path: The file.
         found: The report, an :class:`opu.fidelity.Fidelity`.
-        student: Predicts a Dirichlet.
+        student: A module that predicts a Dirichlet.
         inputs: The inputs of the report.
-        teacher: Gives their particles.
+        teacher: Source of the particles.
     """
     drawing = figure(11.0, 6.2)
     above = drawing.add_gridspec(1, 3, top=0.94, bottom=0.56, wspace=0.32)
@@ -256,9 +244,14 @@ def draw_fidelity(path: Path, found: Any, student: nn.Module, inputs: Tensor, te
     _agreement(drawing.add_subplot(above[1]), found)
     bins = {model: each["bins"] for model, each in found.summary.get("calibration", {}).items()}
     draw_reliability(drawing.add_subplot(above[2]), bins)
-    below = drawing.add_gridspec(1, NUM_WORST, top=0.42, bottom=0.02)
-    for place, index in enumerate(found.worst(min(NUM_WORST, len(inputs)))):
-        _worst(drawing, below[place], index, student, inputs, teacher, found)
+    below = drawing.add_gridspec(1, NUM_WORST, top=0.42, bottom=0.02, wspace=0.35)
+    for place, index in enumerate(found.worst(NUM_WORST)):
+        one = inputs[index : index + 1]
+        q, log_particles = student(one), teacher(one, found.summary["num_particles"])[:, 0].cpu()
+        binary = q.num_classes == 2
+        axes = drawing.add_subplot(below[place], projection=None if binary else "ternary")
+        (_draw_interval if binary else draw_simplex)(axes, log_particles, q)
+        axes.set_title(f"input {index}: gap {float(found.gaps.amortisation[index]):.2f}", color=INK, fontsize=9)
     finish(drawing, path)
 
 
@@ -267,8 +260,7 @@ def _distances(axes: Any, found: Any) -> None:
     values = [getattr(found.gaps, name).cpu().numpy() for name in names]
     axes.boxplot(values, orientation="horizontal", whis=(5, 95), showfliers=False, medianprops={"color": STUDENT})
     axes.set_yticks(range(1, len(names) + 1), names)
-    axes.set_xlabel("MMD (boxes: quartiles; whiskers: 5 and 95 %)")
-    axes.set_title("Where the distance comes from", color=INK, fontsize=10)
+    _name(axes, "Where the distance comes from", "MMD (whiskers: 5 and 95 %)")
 
 
 def _agreement(axes: Any, found: Any) -> None:
@@ -276,27 +268,14 @@ def _agreement(axes: Any, found: Any) -> None:
     axes.plot(theirs, ours, ".", color=TEACHER, markersize=2, alpha=0.4)
     largest = max(float(theirs.max()), float(ours.max()), 1e-6)
     axes.plot([0, largest], [0, largest], color=INK, linewidth=0.8)
-    axes.set_xlabel("teacher")
-    axes.set_ylabel("student")
-    axes.set_title("Mutual information", color=INK, fontsize=10)
+    _name(axes, "Mutual information", "teacher", "student")
 
 
-@torch.no_grad()
-def _worst(
-    drawing: Any, place: Any, index: int, student: nn.Module, inputs: Tensor, teacher: Teacher, found: Any
-) -> None:
-    one = inputs[index : index + 1]
-    q, log_particles = student(one), teacher(one, found.summary["num_particles"])
-    title = f"input {index}: {float(found.gaps.amortisation[index]):.2f} beyond the best"
-    if q.num_classes < 3:
-        axes = drawing.add_subplot(place)
-        axes.hist(log_particles[:, 0, 1].exp().cpu().numpy(), bins=30, density=True, color=TEACHER, alpha=0.6)
-        grid = torch.linspace(0.002, 0.998, 200, dtype=torch.float64)
-        density = q.log_prob(torch.stack([1 - grid, grid], -1).log()[:, None]).exp()[:, 0]
-        axes.plot(grid.numpy(), density.cpu().numpy(), color=STUDENT)
-        axes.set_yticks([])
-        axes.set_xlabel("probability of class 1")
-    else:
-        axes = drawing.add_subplot(place, projection="ternary")
-        draw_simplex(axes, log_particles[:, 0].cpu(), q)
-    axes.set_title(title, color=INK, fontsize=9)
+def _draw_interval(axes: Any, log_particles: Float[Tensor, "S K"], q: Dirichlet) -> None:
+    """Particles and a Dirichlet of two classes: a histogram and a density."""
+    axes.hist(log_particles[:, 1].exp().numpy(), bins=30, density=True, color=TEACHER, alpha=0.6)
+    grid = torch.linspace(0.002, 0.998, 200, dtype=torch.float64)
+    density = q.log_prob(torch.stack([1 - grid, grid], -1).log()[:, None]).exp()[:, 0]
+    axes.plot(grid.numpy(), density.numpy(), color=STUDENT)
+    axes.set_yticks([])
+    axes.set_xlabel("probability of class 1")

@@ -1,4 +1,4 @@
-"""The one place that draws tables: in the terminal, and as Markdown."""
+"""The one module that draws tables: in the terminal, and as Markdown."""
 
 from collections.abc import Sequence
 
@@ -12,21 +12,20 @@ def print_table(
 ) -> None:
     """Print a table; the first column is aligned to the left, all others to the right.
 
-    No cell is cut: where the terminal is too narrow, lines are wrapped by the terminal.
+    No cell is cut: if the terminal is too narrow, it wraps the lines.
 
     Args:
         console: Where to print.
         header: Names of the columns.
-        rows: Cells, one sequence for each line.
+        rows: The cells of each row.
         title: A line above the table.
     """
-    table = Table(title=title, title_justify="left", box=SIMPLE, pad_edge=False)
+    table = Table(title=title, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
     for place, name in enumerate(header):
         table.add_column(name, no_wrap=True, justify="right" if place else "left")
     for row in rows:
         table.add_row(*row)
-    widths = [max(len(line[place]) for line in (header, *rows)) for place in range(len(header))]
-    needed = sum(widths) + 3 * len(widths)
+    needed = sum(max(map(len, column)) + 2 for column in zip(header, *rows, strict=True))
     if needed <= console.width:
         console.print(table, highlight=False)
     else:

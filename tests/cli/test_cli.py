@@ -58,7 +58,7 @@ def test_mistakes_cost_one_line(call, tmp_path):
         (("dmeo",), "dmeo"),
         (("fit", "x.csv", "--out", "r"), "--target"),
         (("demo", "--nope"), "--nope"),
-        (("bench", "predict", "--batch", "1 2"), "--batch takes sizes"),
+        (("bench", "predict", "--batch", "1 2"), "--batch takes whole numbers of at least 1"),
         (("compare", "--seeds", "a"), "--seeds takes whole numbers"),
         (table, "--rows and --quick do not go with it"),
     ):

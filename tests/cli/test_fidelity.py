@@ -1,6 +1,7 @@
 """``opu fidelity``: on a run folder, on a student with arrays in files, and on mistakes."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -85,3 +86,13 @@ def test_two_classes_are_drawn_too(tmp_path, monkeypatch):
     assert run(monkeypatch, tmp_path) == 0
     assert (tmp_path / "fidelity.png").is_file()
     assert "calibration" not in json.loads((tmp_path / "fidelity.json").read_text())
+
+
+def test_without_matplotlib_the_table_comes_with_advice(folder, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert run(monkeypatch, folder) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert 'Pictures need matplotlib; install it with: pip install "one-pass-uncertainty[plot]".' in said
+    assert "20 inputs, 40 particles each" in said
+    assert (folder / "fidelity.json").is_file()
+    assert not (folder / "fidelity.png").exists()

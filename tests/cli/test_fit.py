@@ -38,7 +38,7 @@ def test_a_table_is_fitted_and_new_rows_are_predicted(table, tmp_path, monkeypat
     checked = found["cross_validation"]
     assert checked["accuracy"] > 75
     assert 0.75 < checked["coverage"]["of_teacher"] <= 1
-    assert checked["errors"]["entropy"]["auroc"] > 60  # novelty on a table looks for strangers, not for errors
+    assert checked["errors"]["entropy"]["auroc"] > 60  # novelty on a table looks for novel rows, not for errors
     assert found["classes"] == ["no", "yes"]
     assert {"classifier.json", "config.json", "encoding.json", "metrics.json", "calibration.png"} <= {
         path.name for path in run.iterdir()
@@ -48,15 +48,15 @@ def test_a_table_is_fitted_and_new_rows_are_predicted(table, tmp_path, monkeypat
 
     rows = pd.read_csv(table).drop(columns="sick").assign(note="a")
     rows.to_csv(tmp_path / "rows.csv", index=False)
-    out = tmp_path / "answers.csv"
+    out = tmp_path / "predictions.csv"
     assert opu(monkeypatch, "predict", run, tmp_path / "rows.csv", "--out", out) == 0
     assert "not used, since the model was not fitted to them: note." in capsys.readouterr().out
-    answers = pd.read_csv(out)
-    assert len(answers) == 160
-    np.testing.assert_allclose(answers["probability_no"] + answers["probability_yes"], 1, atol=1e-5)
-    assert (answers["low_yes"] <= answers["high_yes"]).all()
-    assert answers["novelty_p_value"].between(0, 1).all()
-    assert (answers["prediction"] == pd.read_csv(table)["sick"]).mean() > 0.75
+    predictions = pd.read_csv(out)
+    assert len(predictions) == 160
+    np.testing.assert_allclose(predictions["probability_no"] + predictions["probability_yes"], 1, atol=1e-5)
+    assert (predictions["low_yes"] <= predictions["high_yes"]).all()
+    assert predictions["novelty_p_value"].between(0, 1).all()
+    assert (predictions["prediction"] == pd.read_csv(table)["sick"]).mean() > 0.75
 
     before = out.read_text()
     assert opu(monkeypatch, "predict", run, tmp_path / "rows.csv", "--out", out) == 2

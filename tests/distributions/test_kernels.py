@@ -32,7 +32,7 @@ KERNELS = {
     "mixed sum": (2 * Exponential(0.25) + Polynomial(2), lambda x: 2 * np.exp(4 * (x - 1)) + (x + 1) ** 2),
 }
 series_kernels = pytest.mark.parametrize(("kernel", "of_inner"), KERNELS.values(), ids=KERNELS.keys())
-laws = settings(deadline=None, max_examples=50, derandomize=True)
+laws = settings(deadline=None, max_examples=25, derandomize=True)
 
 
 def cloud(batch: int, count: int, num_classes: int, concentration: float = 0.5, seed: int = 0) -> Tensor:

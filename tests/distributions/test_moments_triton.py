@@ -9,10 +9,10 @@ from opu.cuda_graph import WARM_UP, CudaGraph
 from opu.distributions import moments
 from opu.distributions.dirichlet import Dirichlet
 from opu.distributions.kernels import Exponential, Polynomial
-from opu.distributions.moments import LONGEST, _has_kernels, kernel_to_points, kernel_within
+from opu.distributions.moments import MAX_TRITON_ORDER, _use_triton, kernel_to_points, kernel_within
 from opu.objectives import ExactMMD
 
-LONG, TOO_LONG = Polynomial(LONGEST, 0.5).power_series(), Polynomial(LONGEST + 1, 0.5).power_series()
+LONG, TOO_LONG = Polynomial(MAX_TRITON_ORDER, 0.5).power_series(), Polynomial(MAX_TRITON_ORDER + 1, 0.5).power_series()
 
 
 def both(logits, log_precision, points, coefficients):
@@ -70,14 +70,14 @@ def test_a_cuda_graph_of_them_takes_other_inputs():
 @pytest.mark.gpu
 def test_what_they_are_for():
     points = torch.rand(3, 2, 4, device="cuda")
-    assert _has_kernels(points, len(LONG) - 1)
-    assert not _has_kernels(points, len(TOO_LONG) - 1)
-    assert not _has_kernels(points.half(), 4)
-    assert not _has_kernels(points[:, :0], 4)
+    assert _use_triton(points, len(LONG) - 1)
+    assert not _use_triton(points, len(TOO_LONG) - 1)
+    assert not _use_triton(points.half(), 4)
+    assert not _use_triton(points[:, :0], 4)
 
 
 def test_a_cpu_has_none():
-    assert not _has_kernels(torch.rand(3, 2, 4), 4)
+    assert not _use_triton(torch.rand(3, 2, 4), 4)
 
 
 def test_a_triton_that_does_not_work_costs_a_warning(monkeypatch):

@@ -22,7 +22,7 @@ TRUTHS = {
     "tiny": [1e-3, 1e-3, 1e-3],
     "small": [0.05, 0.2, 0.1],
     "even": [1.0, 1.0],
-    "ordinary": [0.5, 2.0, 7.0],
+    "moderate": [0.5, 2.0, 7.0],
     "skewed": [30.0, 0.3, 0.02],
     "large": [1e3, 1e3, 1e3, 1e3],
     "wide": [1e-3, 1.0, 1e3],
@@ -159,7 +159,7 @@ def test_a_batch_is_fitted_as_its_rows_are(fit):
 
 @pytest.mark.parametrize("fit", [maximum_likelihood, minimum_mmd])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_a_fit_answers_in_the_dtype_of_the_particles(fit, dtype):
+def test_a_fit_has_the_dtype_of_the_particles(fit, dtype):
     log_particles = many_rows()
     q = fit(log_particles.to(dtype))
     assert q.mean.dtype == q.log_precision.dtype == q.log_mean.dtype == dtype
@@ -223,7 +223,7 @@ def two_lumps() -> Tensor:
 
 
 CLOUDS = {
-    "ordinary": lambda: draws([2.0, 3.0, 5.0], 80),
+    "moderate": lambda: draws([2.0, 3.0, 5.0], 80),
     "two lumps": two_lumps,
     "flat": lambda: draws([1.0, 1.0, 1.0, 1.0], 60),
     "sparse": lambda: draws([0.01, 0.01, 0.01], 60),

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from opu import measures, students
 from opu.distillation.loop import calibrate
-from opu.evaluation import compare as evaluate
+from opu.evaluation import assess, compare
 from opu.evaluation.metrics import aurc, brier_score, calibration_error
 from opu.evaluation.trivial import trivial_scores
+from opu.prediction import Prediction, predict_student, predict_teacher
 
 NUM_FEATURES, NUM_CLASSES = 4, 3
 WEIGHTS = torch.tensor([[2.0, 0.0, -1.0], [-1.0, 2.0, 0.0], [0.0, -1.0, 2.0], [0.5, 0.5, -1.0]])
@@ -49,14 +50,14 @@ def problem():
         "x": x,
         "labels": labels,
         "ood": ood,
-        "ordinary": torch.randn(51, NUM_FEATURES),
+        "calibration": torch.randn(51, NUM_FEATURES),
         "num_particles": 40,
     }
 
 
 @pytest.fixture(scope="module")
 def compared(problem):
-    return evaluate.compare(**problem)
+    return compare(**problem)
 
 
 def errors_of(problem) -> dict[str, np.ndarray]:
@@ -77,7 +78,7 @@ def detection(scores: np.ndarray, positive: np.ndarray) -> dict[str, float]:
 
 
 def names(calibrated: bool = True) -> dict[str, set[str]]:
-    ours = set(measures.MEASURES)
+    ours = set(measures.MEASURES) - {"novelty"}
     return {"teacher": ours, "student": ours | ({"novelty"} if calibrated else set()), "trivial": TRIVIAL}
 
 
@@ -117,7 +118,7 @@ def test_metrics_are_plain_json(compared):
 
 
 def test_a_student_without_calibration_has_no_novelty(problem):
-    result, scores = evaluate.compare(**(problem | {"student": small_student(calibrated=False)}))
+    result, scores = compare(**(problem | {"student": small_student(calibrated=False)}))
     assert result["misclassification"]["student"].keys() == names(calibrated=False)["student"]
     assert "novelty" not in scores["far"]["student"]
 
@@ -126,10 +127,10 @@ def test_images_have_one_more_trivial_detector(problem):
     images = {
         "student": small_student(calibrated=False),
         "x": problem["x"].view(-1, 2, 2),
-        "ordinary": problem["ordinary"].view(-1, 2, 2),
+        "calibration": problem["calibration"].view(-1, 2, 2),
         "ood": {name: x.view(-1, 2, 2) for name, x in problem["ood"].items()},
     }
-    result, _ = evaluate.compare(**(problem | images))
+    result, _ = compare(**(problem | images))
     assert result["ood"]["far"]["trivial"].keys() == TRIVIAL | {"border_ink"}
 
 
@@ -180,7 +181,7 @@ def test_scores_are_the_models_own_measures(problem, compared):
     with torch.no_grad():
         q = student(x)
         of_student = measures.all_measures(q) | {"novelty": student.novelty(q)}
-    of_trivial = trivial_scores(x, problem["ordinary"])
+    of_trivial = trivial_scores(x, problem["calibration"])
     for model, want in [("teacher", of_teacher), ("student", of_student), ("trivial", of_trivial)]:
         for measure, values in want.items():
             np.testing.assert_allclose(scores["test"][model][measure], values.double(), rtol=1e-5, atol=1e-5)
@@ -204,18 +205,16 @@ def test_the_teacher_is_asked_for_as_many_particles_as_was_said(problem):
         asked.append(num_particles)
         return teacher(x, num_particles)
 
-    evaluate.compare(
-        **(problem | {"student": small_student(calibrated=False), "teacher": counting, "num_particles": 7})
-    )
+    compare(**(problem | {"student": small_student(calibrated=False), "teacher": counting, "num_particles": 7}))
     assert asked == [7, 7, 7]  # the test set and two ood ones
 
 
 @pytest.mark.parametrize("batch_size", [7, 64])
-def test_answers_do_not_depend_on_the_batch_size(problem, batch_size):
+def test_predictions_do_not_depend_on_the_batch_size(problem, batch_size):
     x, student = problem["x"], problem["student"]
     pairs = [
-        (evaluate.predict_student(student, x), evaluate.predict_student(student, x, batch_size)),
-        (evaluate.predict_teacher(teacher, x, 40), evaluate.predict_teacher(teacher, x, 40, batch_size)),
+        (predict_student(student, x), predict_student(student, x, batch_size)),
+        (predict_teacher(teacher, x, 40), predict_teacher(teacher, x, 40, batch_size)),
     ]
     for whole, parts in pairs:
         torch.testing.assert_close(parts.probabilities, whole.probabilities)
@@ -224,11 +223,11 @@ def test_answers_do_not_depend_on_the_batch_size(problem, batch_size):
             np.testing.assert_allclose(parts.scores[measure], whole.scores[measure], rtol=1e-4, atol=1e-4)
 
 
-def test_dropout_is_off_while_a_student_answers():
+def test_dropout_is_off_while_a_student_predicts():
     trunk = torch.nn.Sequential(torch.nn.Linear(NUM_FEATURES, 16), torch.nn.Dropout(0.9))
     student = students.from_backbone(trunk, 16, NUM_CLASSES).train()
     x = torch.randn(20, NUM_FEATURES)
-    one, two = evaluate.predict_student(student, x), evaluate.predict_student(student, x)
+    one, two = predict_student(student, x), predict_student(student, x)
     assert torch.equal(one.probabilities, two.probabilities)
 
 
@@ -238,7 +237,7 @@ def test_dropout_is_off_while_a_student_answers():
 def test_a_model_without_errors_has_none_to_detect(problem):
     with torch.no_grad():
         labels = problem["student"](problem["x"]).mean.argmax(-1)
-    result, _ = evaluate.compare(**(problem | {"labels": labels, "ood": {}}))
+    result, _ = compare(**(problem | {"labels": labels, "ood": {}}))
     table = result["misclassification"]
     assert table["student"] == dict.fromkeys(names()["student"])
     assert table["trivial"] == dict.fromkeys(TRIVIAL)  # it looks for the student's errors
@@ -250,14 +249,14 @@ def test_a_model_without_errors_has_none_to_detect(problem):
 def test_a_model_that_is_always_wrong_has_nothing_to_tell_apart(problem):
     with torch.no_grad():
         labels = (problem["student"](problem["x"]).mean.argmax(-1) + 1) % NUM_CLASSES
-    result, _ = evaluate.compare(**(problem | {"labels": labels, "ood": {}}))
+    result, _ = compare(**(problem | {"labels": labels, "ood": {}}))
     assert result["misclassification"]["student"] == dict.fromkeys(names()["student"])
     assert result["misclassification"]["base_rate"]["student"] == 100.0
     assert result["accuracy"]["student"] == 0.0
 
 
-def test_no_foreign_set_leaves_an_empty_table(problem):
-    result, scores = evaluate.compare(**(problem | {"ood": {}}))
+def test_no_ood_set_leaves_an_empty_table(problem):
+    result, scores = compare(**(problem | {"ood": {}}))
     assert result["ood"] == {}
     assert scores.keys() == {"test"}
 
@@ -268,53 +267,53 @@ def test_inputs_that_are_not_finite_are_refused(problem, bad):
     spoilt[3, 1] = bad
     message = "must be finite; got NaN or infinite features in 1 of 90 rows, the first at row 3"
     with pytest.raises(ValueError, match=message):
-        evaluate.compare(**(problem | {"x": spoilt}))
+        compare(**(problem | {"x": spoilt}))
     with pytest.raises(ValueError, match=message):
-        evaluate.compare(**(problem | {"ood": {"spoilt": spoilt}}))
+        compare(**(problem | {"ood": {"spoilt": spoilt}}))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_ordinary_inputs_that_are_not_finite_are_refused(problem, bad):
-    spoilt = problem["ordinary"].clone()
+def test_calibration_inputs_that_are_not_finite_are_refused(problem, bad):
+    spoilt = problem["calibration"].clone()
     spoilt[3, 1] = bad
     with pytest.raises(ValueError, match="must be finite; got NaN or infinite features in 1 of 51 rows"):
-        evaluate.compare(**(problem | {"ordinary": spoilt, "ood": {}}))
+        compare(**(problem | {"calibration": spoilt, "ood": {}}))
 
 
-@pytest.mark.parametrize("name", ["x", "ood", "ordinary"])
+@pytest.mark.parametrize("name", ["x", "ood", "calibration"])
 def test_empty_inputs_are_refused(problem, name):
     empty = torch.zeros(0, NUM_FEATURES)
     with pytest.raises(ValueError, match="must have at least one row; got none"):
-        evaluate.compare(**(problem | {name: {"nothing": empty} if name == "ood" else empty}))
+        compare(**(problem | {name: {"nothing": empty} if name == "ood" else empty}))
 
 
-@pytest.mark.parametrize("answer", [evaluate.predict_student, evaluate.predict_teacher])
-def test_answers_check_their_inputs(answer):
-    model = small_student() if answer is evaluate.predict_student else teacher
+@pytest.mark.parametrize("predict", [predict_student, predict_teacher])
+def test_predictions_check_their_inputs(predict):
+    model = small_student() if predict is predict_student else teacher
     with pytest.raises(ValueError, match="must be finite"):
-        answer(model, torch.full((2, NUM_FEATURES), math.nan))
+        predict(model, torch.full((2, NUM_FEATURES), math.nan))
     with pytest.raises(ValueError, match=r"A single example needs a leading axis"):
-        answer(model, torch.zeros(NUM_FEATURES))
+        predict(model, torch.zeros(NUM_FEATURES))
 
 
-def test_one_model_is_assessed_by_every_metric_and_a_dear_score_may_be_short():
+def test_one_model_is_assessed_by_every_metric_and_a_score_may_be_short():
     probabilities = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.3, 0.7]])
     labels = torch.tensor([0, 1, 1, 1])  # the third is an error
-    doubt, broken = np.array([0.1, 0.2, 0.4, 0.3]), np.array([0.1, np.nan, 0.2, 0.3])
-    inside = evaluate.Prediction(probabilities, {"doubt": doubt, "dear": doubt, "broken": broken})
-    outside = evaluate.Prediction(
-        probabilities[:3], {"doubt": np.array([0.5, 0.6, 0.0]), "dear": np.array([0.5]), "broken": broken[:3]}
+    score, broken = np.array([0.1, 0.2, 0.4, 0.3]), np.array([0.1, np.nan, 0.2, 0.3])
+    inside = Prediction(probabilities, {"score": score, "short": score, "broken": broken})
+    outside = Prediction(
+        probabilities[:3], {"score": np.array([0.5, 0.6, 0.0]), "short": np.array([0.5]), "broken": broken[:3]}
     )
-    found = evaluate.assess(inside, labels, {"strangers": outside})
+    found = assess(inside, labels, {"ood": outside})
     assert found["accuracy"] == 75
     assert found["brier"] == pytest.approx(brier_score(probabilities, labels))
-    errors, strangers = found["misclassification"], found["ood"]["strangers"]
+    errors, ood = found["misclassification"], found["ood"]["ood"]
     assert errors["base_rate"] == 25
-    assert errors["doubt"]["auroc"] == 100
-    assert errors["doubt"]["aurc"] == pytest.approx(25 / 4)  # no error until all are answered
+    assert errors["score"]["auroc"] == 100
+    assert errors["score"]["aurc"] == pytest.approx(25 / 4)  # no error until all are accepted
     assert errors["broken"] is None
-    assert strangers["base_rate"] == pytest.approx(300 / 7)
-    assert strangers["count"] == 3
-    assert strangers["doubt"]["auroc"] == pytest.approx(100 * 8 / 12)  # two strangers above all four, one below
-    assert strangers["dear"]["auroc"] == 100  # its one stranger
-    assert strangers["broken"] is None
+    assert ood["base_rate"] == pytest.approx(300 / 7)
+    assert ood["count"] == 3
+    assert ood["score"]["auroc"] == pytest.approx(100 * 8 / 12)  # two ood above all four, one below
+    assert ood["short"]["auroc"] == 100  # its one input
+    assert ood["broken"] is None

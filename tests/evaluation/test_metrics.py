@@ -12,7 +12,7 @@ from scipy import stats
 
 from opu.evaluation import metrics
 
-laws = settings(deadline=None, max_examples=60, derandomize=True, phases=(Phase.explicit, Phase.generate))
+laws = settings(deadline=None, max_examples=30, derandomize=True, phases=(Phase.explicit, Phase.generate))
 
 
 @st.composite
@@ -132,7 +132,7 @@ def test_detection_refuses_what_cannot_be_ranked(metric):
 
 
 def test_aurc_by_hand():
-    # Answered one by one, from the most certain: risks 0, 0, 1/3, 1/2.
+    # Accepted one by one, the most certain first: risks 0, 0, 1/3, 1/2.
     assert metrics.aurc([1, 2, 3, 4], [0, 0, 1, 1]) == pytest.approx(100 * (0 + 0 + 1 / 3 + 1 / 2) / 4)
     assert metrics.aurc([4, 3, 2, 1], [0, 0, 1, 1]) == pytest.approx(100 * (1 + 1 + 2 / 3 + 1 / 2) / 4)
     assert metrics.aurc([1, 1, 1, 1], [0, 1, 1, 0]) == pytest.approx(50.0)
@@ -221,13 +221,13 @@ def test_the_interval_covers_a_known_auroc_about_as_often_as_it_says():
     positive = np.repeat([False, True], 60)
     truth = 100 * stats.norm.cdf(1 / math.sqrt(2))
     inside = 0
-    for seed in range(200):
+    for seed in range(100):
         scores = rng.normal(size=120) + positive
         low, high = metrics.bootstrap_interval(
-            fast_auroc, scores, positive, level=0.9, num_resamples=150, seed=seed, strata=positive
+            fast_auroc, scores, positive, level=0.9, num_resamples=100, seed=seed, strata=positive
         )
         inside += low <= truth <= high
-    assert 0.82 < inside / 200 < 0.96
+    assert 80 < inside < 97
 
 
 def test_intervals_are_seeded_and_nested():

@@ -64,8 +64,8 @@ def test_only_images_have_a_border():
 
 
 def test_scores_by_hand():
-    ordinary = torch.tensor([[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]])  # the median of the mean is 2
-    scores = trivial.trivial_scores(torch.tensor([[2.0, 2.0], [0.0, 1.0], [5.0, 5.0]]), ordinary)
+    calibration = torch.tensor([[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]])  # the median of the mean is 2
+    scores = trivial.trivial_scores(torch.tensor([[2.0, 2.0], [0.0, 1.0], [5.0, 5.0]]), calibration)
     assert scores["mean_intensity"].tolist() == [0.0, 1.5, 3.0]
     assert scores["norm"].tolist() == pytest.approx([0.0, 8**0.5 - 1, 50**0.5 - 8**0.5])
     assert scores["negative_part"].tolist() == [0.0, 0.0, 0.0]
@@ -73,10 +73,10 @@ def test_scores_by_hand():
 
 @pytest.mark.parametrize("name", sorted(FEATURES | {"border_ink"}))
 def test_far_on_either_side_of_the_median_scores_high(name):
-    ordinary = -0.5 + 0.2 * torch.rand(101, 8, 8)  # dim images on [-1, 1]: every statistic has room on both sides
-    strangers = torch.stack([torch.full((8, 8), value) for value in (-0.4, -1.0, 1.0, 0.0)])
-    usual = trivial.trivial_scores(ordinary, ordinary)[name].max()
-    scores = trivial.trivial_scores(strangers, ordinary)[name]
+    calibration = -0.5 + 0.2 * torch.rand(101, 8, 8)  # dim images on [-1, 1]: every statistic has room on both sides
+    ood = torch.stack([torch.full((8, 8), value) for value in (-0.4, -1.0, 1.0, 0.0)])
+    usual = trivial.trivial_scores(calibration, calibration)[name].max()
+    scores = trivial.trivial_scores(ood, calibration)[name]
     below, above = (scores[1], scores[2]) if name != "norm" else (scores[3], scores[2])
     assert scores[0] < below
     assert below > 2 * usual
@@ -84,6 +84,6 @@ def test_far_on_either_side_of_the_median_scores_high(name):
 
 
 def test_mirror_images_about_the_median_tie():
-    ordinary = torch.tensor([[-1.0], [0.0], [1.0]])
-    scores = trivial.trivial_scores(torch.tensor([[-7.0], [7.0]]), ordinary)["mean_intensity"]
+    calibration = torch.tensor([[-1.0], [0.0], [1.0]])
+    scores = trivial.trivial_scores(torch.tensor([[-7.0], [7.0]]), calibration)["mean_intensity"]
     assert scores[0] == scores[1] == 7.0

@@ -12,7 +12,7 @@ from opu.fidelity.report import calibration
 
 
 class Table(nn.Module):
-    """A student that knows its answers by heart."""
+    """A student that looks its predictions up in a table."""
 
     def __init__(self, q):
         super().__init__()
@@ -41,7 +41,7 @@ def test_a_perfect_student_is_off_by_noise_and_its_intervals_hold():
     q = dirichlets(60)
     found = fidelity.report(Table(q), drawn_from(q), places(60), num_particles=100)
     assert found.summary["dominant"] == "noise"
-    assert found.sentence.endswith("draw more of them, since the student is about as near as they can tell.")
+    assert found.sentence.endswith("as close as this number of particles can show; draw more of them.")
     assert found.summary["coverage"]["of_teacher"] == pytest.approx(90, abs=1.0)
     assert found.summary["total_variation"] < 0.04
     assert found.summary["spearman_of_mutual_information"] > 0.95
@@ -73,15 +73,13 @@ def test_a_dull_student_is_told_to_grow_and_one_of_narrow_inputs_to_see_more():
     here, seen = places(80)[:40], places(80)[40:]
     everywhere = fidelity.report(Table(dull), drawn_from(law), here, seen=seen, num_particles=100)
     assert everywhere.summary["dominant"] == "network"
-    assert (
-        "on inputs that it has seen as well: train longer, or give the student a larger network" in everywhere.sentence
-    )
+    assert "on training inputs too: train longer, or use a larger network" in everywhere.sentence
     knows_the_seen = opu.Dirichlet.from_logits(
         torch.cat([dull.log_mean[:40], law.log_mean[40:]]), torch.cat([dull.log_precision[:40], law.log_precision[40:]])
     )
     narrow = fidelity.report(Table(knows_the_seen), drawn_from(law), here, seen=seen, num_particles=100)
     assert narrow.summary["dominant"] == "inputs"
-    assert "give it more of them, or wider ones" in narrow.sentence
+    assert "on new inputs only: distil on more inputs" in narrow.sentence
     unknown = fidelity.report(Table(dull), drawn_from(law), here, num_particles=100)
     assert unknown.summary["dominant"] == "amortisation"
 
@@ -92,7 +90,7 @@ def test_what_no_dirichlet_can_say_is_the_familys_fault():
     best = opu.minimum_mmd(cloud)
     found = fidelity.report(Table(best), lambda x, _: cloud, places(6), num_particles=1600)
     assert found.summary["dominant"] == "family"
-    assert "a richer family is needed" in found.sentence
+    assert "no Dirichlet fits these particles" in found.sentence
 
 
 def test_a_reliability_diagram_holds_its_bins():
@@ -121,8 +119,8 @@ def test_corners_are_counted_in_float64():
     single = opu.Dirichlet.from_logits(q.log_mean.float(), q.log_precision.float())
     particles = law.log_rsample(200)
     wide, narrow = (
-        fidelity.report(Table(answer), lambda x, _, cloud=cloud: cloud, places(1), num_particles=200).covered
-        for answer, cloud in ((q, particles), (single, particles.float()))
+        fidelity.report(Table(q), lambda x, _, cloud=cloud: cloud, places(1), num_particles=200).covered
+        for q, cloud in ((q, particles), (single, particles.float()))
     )
     torch.testing.assert_close(wide, narrow, atol=0.02, rtol=0)
 
@@ -131,7 +129,7 @@ def test_mistakes_are_told():
     q = dirichlets(5)
     with pytest.raises(ValueError, match="above every label; got 3, a label 3"):
         fidelity.report(Table(q), drawn_from(q), places(5), labels=torch.tensor([1, 2, 3, 1, 2]), num_particles=9)
-    with pytest.raises(ValueError, match="at least four particles; got 2"):
+    with pytest.raises(ValueError, match="at least four particles per input; got 2"):
         fidelity.report(Table(q), drawn_from(q), places(5), num_particles=2)
     with pytest.raises(ValueError, match=r"one class for each of the 5 inputs; got shape \(4,\)"):
         fidelity.report(Table(q), drawn_from(q), places(5), labels=torch.zeros(4), num_particles=9)

@@ -110,7 +110,7 @@ def test_the_order_of_classes_does_not_matter_to_it():
     torch.testing.assert_close(ForwardKL()(NO_INPUT, log_particles[..., order], swapped), before, rtol=1e-11, atol=0)
 
 
-# Steady KL
+# Clipped KL
 
 
 def gradient(objective: Objective, log_alpha: Tensor, mean_log: Tensor) -> tuple[Tensor, Tensor]:
@@ -126,12 +126,12 @@ def random_case(seed: int, rows: int = 20, classes: int = 4) -> tuple[Tensor, Te
     return log_alpha, 10 * torch.randn(rows, classes, generator=generator, dtype=torch.float64).log_softmax(-1)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_a_steady_gradient_is_the_gradient_shortened_to_the_bound_in_the_same_direction(seed):
+@pytest.mark.parametrize("seed", range(3))
+def test_a_clipped_gradient_is_the_gradient_shortened_to_the_bound_in_the_same_direction(seed):
     log_alpha, mean_log = random_case(seed)
     value, full = gradient(ForwardKL(), log_alpha, mean_log)
-    steady_value, short = gradient(ClippedKL(3.0), log_alpha, mean_log)
-    torch.testing.assert_close(steady_value, value)
+    clipped_value, short = gradient(ClippedKL(3.0), log_alpha, mean_log)
+    torch.testing.assert_close(clipped_value, value)
     length = full.norm(dim=-1)
     assert (length > 3).any()  # else nothing is tested
     torch.testing.assert_close(short.norm(dim=-1), length.clamp(max=3), rtol=1e-9, atol=1e-12)
@@ -145,13 +145,13 @@ def test_a_bound_that_nothing_reaches_changes_nothing():
     )
 
 
-def test_a_steady_gradient_vanishes_where_that_of_the_kl_does():
+def test_a_clipped_gradient_vanishes_where_that_of_the_kl_does():
     alpha = torch.tensor(ALPHAS, dtype=torch.float64)
     _, found = gradient(ClippedKL(), alpha.log(), expected_log(*ALPHAS)[0])
     torch.testing.assert_close(found, torch.zeros_like(found), rtol=0, atol=1e-9)
 
 
-def test_without_gradients_steady_is_the_kl():
+def test_without_gradients_clipped_kl_is_the_kl():
     log_alpha, mean_log = random_case(1)
     q = Dirichlet.from_log_concentration(log_alpha)
     with torch.no_grad():
@@ -175,17 +175,8 @@ def test_far_inputs_do_not_drag_the_precision_of_all_others_down():
         torch.manual_seed(1)
         student = opu.students.mlp(4, 2, (32,), link="sigmoid(-2, 12)").start_precision_at(4.0)
         x = torch.cat([near, far])
-        opu.distill(
-            teacher,
-            student,
-            x,
-            objective=objective,
-            augment=None,
-            epochs=1000,
-            learning_rate=1e-2,
-            held_out=0,
-            progress=False,
-        )
+        recipe = opu.Recipe(objective=objective, augment=None, epochs=400, learning_rate=2e-2, start_from_teacher=False)
+        opu.distill(teacher, student, x, recipe=recipe, held_out=0, progress=False)
         with torch.no_grad():
             return student.eval()(near).log_precision
 
@@ -195,10 +186,10 @@ def test_far_inputs_do_not_drag_the_precision_of_all_others_down():
     assert error["kl"] > 2 * error["clipped_kl"]
 
 
-@pytest.mark.parametrize("strongest", [0, -1.0, math.inf, math.nan])
-def test_a_bound_that_is_not_positive_and_finite_is_refused(strongest):
-    with pytest.raises(ValueError, match="strongest pull of one input must be positive and finite; got"):
-        ClippedKL(strongest)
+@pytest.mark.parametrize("max_norm", [0, -1.0, math.inf, math.nan])
+def test_a_bound_that_is_not_positive_and_finite_is_refused(max_norm):
+    with pytest.raises(ValueError, match="max_norm must be positive and finite; got"):
+        ClippedKL(max_norm)
 
 
 # Arithmetic
@@ -298,7 +289,7 @@ def test_only_objectives_that_learn_have_a_state(log_particles, q):
 
 def test_an_objective_that_does_not_learn_takes_back_only_an_empty_state():
     ForwardKL().load_state_dict({})
-    with pytest.raises(AssertionError, match="ForwardKL does not learn"):
+    with pytest.raises(AssertionError, match="ForwardKL has no networks"):
         ForwardKL().load_state_dict({"steps": 2})
 
 

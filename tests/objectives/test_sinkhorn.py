@@ -151,5 +151,5 @@ def test_the_gradient_moves_the_student_towards_its_particles():
 
 @pytest.mark.parametrize("blur", [0.0, -0.05, math.nan])
 def test_a_blur_that_is_not_positive_is_refused(blur):
-    with pytest.raises(ValueError, match="blur of a Sinkhorn divergence must be positive and finite; got"):
+    with pytest.raises(ValueError, match="blur must be positive and finite; got"):
         Sinkhorn(blur=blur)

@@ -3,7 +3,7 @@
 Triton comes with torch for CUDA; on other machines this file is not imported.
 """
 
-from typing import no_type_check
+from typing import Any, no_type_check
 
 import triton
 import triton.language as tl
@@ -14,6 +14,11 @@ CONFIGS = [
     triton.Config({"ROWS": rows, "STEP": step}, num_warps=rows // 16, num_stages=stages)
     for rows, step, stages in ((64, 32, 4), (64, 64, 3), (128, 32, 3), (128, 32, 4), (128, 64, 3))
 ]
+
+
+def usable(configs: list[Any], _arguments: dict[str, Any], WIDTH: int, **_others: Any) -> list[Any]:
+    """The configurations for a width. Triton 3.6 was seen to compute wrongly where one step of 64 takes all hidden units."""
+    return [config for config in configs if config.kwargs["STEP"] == 32 or config.kwargs["STEP"] < WIDTH]
 
 
 # Blocks are ordered by size, the largest first. A block of size SOME exists if the width has that binary digit, and it
@@ -41,7 +46,7 @@ def _heads(outputs, total, bias, head, SOME: tl.constexpr, WHOLE: tl.constexpr, 
     return outputs
 
 
-@triton.autotune(CONFIGS, key=["batch_digits", "WIDTH", "CLASSES"])
+@triton.autotune(CONFIGS, key=["batch_digits", "WIDTH", "CLASSES"], prune_configs_by={"early_config_prune": usable})
 @triton.jit(do_not_specialize=["batch_digits"])
 @no_type_check
 def last_layers(

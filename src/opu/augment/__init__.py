@@ -1,4 +1,4 @@
-"""The inputs a student is distilled on (the paper's D', features only), and how to make them wider."""
+"""Augmentation of the inputs that a student is distilled on (the paper's D', features only)."""
 
 import torch
 from torch import Tensor
@@ -11,15 +11,15 @@ __all__ = ["Transform", "augment", "chain", "default_transform", "features", "im
 
 
 def augment(x: Tensor, transform: Transform | None = None, *, seed: int | None = None) -> Tensor:
-    """Inputs a little, or far, outside the batch ``x``, on its device: what the teacher should also be asked about.
+    """Transform a batch into inputs that are near the data or far from it.
 
-    No labels and no out-of-domain data are used. A teacher can label such inputs itself; a student that has seen them
-    does not extrapolate its precision blindly.
+    The teacher gives particles for such inputs too, and a student that was trained on them has a sensible precision off
+    the data. Neither labels nor out-of-distribution data are used.
 
     Args:
-        x: A batch of images ``(B, H, W)`` or ``(B, C, H, W)``, or of feature vectors ``(B, F)``.
-        transform: By default one of six for images and one of four for feature vectors, chosen for each row.
-        seed: For the same answer every time; torch's global random state is used, and moved, where it is left out.
+        x: Images ``(B, H, W)`` or ``(B, C, H, W)``, or feature vectors ``(B, F)``.
+        transform: By default one of six transformations of images, or one of four of feature vectors, for each row.
+        seed: Seed of the transformation; by default torch's global random state is used.
     """
     check_inputs(x, "a batch to augment")
     generator = None if seed is None else torch.Generator(x.device).manual_seed(seed)
@@ -27,5 +27,5 @@ def augment(x: Tensor, transform: Transform | None = None, *, seed: int | None =
 
 
 def default_transform(x: Tensor) -> Transform:
-    """The transformation that suits a batch by its number of axes."""
+    """The default transformation for a batch, by its number of axes."""
     return images.default() if x.ndim >= 3 else features.default()

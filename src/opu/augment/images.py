@@ -1,7 +1,6 @@
-"""Transformations of image batches ``(B, H, W)`` or ``(B, C, H, W)``: what the world may show that the data did not.
+"""Transformations of images ``(B, H, W)`` or ``(B, C, H, W)``.
 
-None of them needs labels or out-of-domain data. The range of values is that of the batch, and its smallest value is
-taken as background.
+Values stay within the range of the batch, and its smallest value is taken as background.
 """
 
 import math
@@ -16,14 +15,13 @@ __all__ = ["affine", "default", "intensity", "mixup", "pixel_noise", "shuffled_p
 
 
 def default() -> Transform:
-    """For each row one of mixup, affine, shuffled patches, pixel noise, intensity, smooth noise."""
+    """For each row one of mixup, affine, shuffled patches, pixel noise, intensity and smooth noise."""
     return one_of(mixup, affine, shuffled_patches, pixel_noise, intensity, smooth_noise)
 
 
 def affine(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Rotation by up to 90 degrees, scale from 0.5 to 1.6, shear and shift, all at random."""
-    planes = _planes(x)
-    rows = len(x)
+    """Rotate by up to 90 degrees, scale by 0.5 to 1.6, shear and shift, all at random."""
+    planes, rows = _planes(x), len(x)
     angle = uniform(x, -math.pi / 2, math.pi / 2, generator, rows)
     log_scale = uniform(x, math.log(1 / 1.6), math.log(2.0), generator, rows)
     shear = uniform(x, -0.5, 0.5, generator, rows)
@@ -38,7 +36,7 @@ def affine(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
 
 
 def shuffled_patches(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """The image cut into a grid of 2 x 2 or 4 x 4 patches that change places; a border that does not divide stays."""
+    """Shuffle the patches of a 2 x 2 or 4 x 4 grid; pixels at the border that fit into no patch stay."""
     planes = _planes(x)
     fine = torch.rand(len(x), 1, 1, 1, generator=generator, device=x.device) < 0.5
     return torch.where(fine, _shuffled(planes, 4, generator), _shuffled(planes, 2, generator)).reshape(x.shape)
@@ -60,14 +58,14 @@ def _shuffled(planes: Tensor, grid: int, generator: torch.Generator | None) -> T
 
 
 def pixel_noise(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Independent noise on every pixel, of a strength from none to half the range, kept within the range."""
+    """Add independent noise with a standard deviation of up to half the range, clipped to the range."""
     low, high = x.amin(), x.amax()
     strength = uniform(x, 0.0, 0.5, generator) * (high - low)
     return (x + strength * normal_like(x, generator)).clamp(min=low, max=high)
 
 
 def intensity(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Contrast from 0.2 to 1.5 about the background, and a shift of up to half the range, kept within the range."""
+    """Change the contrast by a factor of 0.2 to 1.5 and shift by up to half the range, clipped to the range."""
     low, high = x.amin(), x.amax()
     contrast = uniform(x, 0.2, 1.5, generator)
     shift = uniform(x, -0.25, 0.5, generator) * (high - low)
@@ -75,19 +73,19 @@ def intensity(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
 
 
 def smooth_noise(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """The image blended with a smooth random field, by a share between a third and all."""
+    """Blend the image with a smooth random field, whose weight is between 1/3 and 1."""
     planes = _planes(x)
     low, high = planes.amin(), planes.amax()
     coarse = uniform(planes, 0.0, 1.0, generator, *planes.shape[:2], 4, 4)
     field = low + (high - low) * F.interpolate(coarse, size=planes.shape[-2:], mode="bilinear", align_corners=True)
-    share = uniform(planes, 1 / 3, 1.0, generator)
-    return (share * field + (1 - share) * planes).reshape(x.shape)
+    weight = uniform(planes, 1 / 3, 1.0, generator)
+    return (weight * field + (1 - weight) * planes).reshape(x.shape)
 
 
 def _planes(x: Tensor) -> Tensor:
     if x.ndim not in (3, 4):
         raise ValueError(
-            f"image transformations need a batch of shape (B, H, W) or (B, C, H, W); got {tuple(x.shape)}. For rows of "
-            "features use opu.augment.features, or reshape."
+            f"transformations of images need a batch of shape (B, H, W) or (B, C, H, W); got {tuple(x.shape)}. For feature "
+            "vectors use opu.augment.features."
         )
     return x if x.ndim == 4 else x.unsqueeze(1)

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from opu.cli.checkout import from_checkout
-from opu.cli.options import Device, as_sizes
+from opu.cli.options import Device, as_numbers
 from opu.devices import choose_device
 
 app = typer.Typer(no_args_is_help=True, help="What prediction and distillation cost, as ratios measured in one run.")
@@ -27,7 +27,7 @@ def predict(
     record: Record = False,
 ) -> None:
     """Time teachers, other methods and students on the same inputs."""
-    where, sizes = choose_device(device).type, as_sizes(batch)
+    where, sizes = choose_device(device).type, as_numbers("--batch", batch, least=1)
     from_checkout("benchmarks.predict").command(where, particles, sizes, rounds, compiled, out, record, Console())
 
 

@@ -15,28 +15,22 @@ ResultFolder = Annotated[Path, typer.Option(help="Folder for results; a run that
 Header = Annotated[bool, typer.Option(help="Whether the first line holds names; otherwise columns are 1, 2, ...")]
 
 
-def as_seeds(text: str) -> list[int]:
-    """Seeds from a text such as ``0,1,2``."""
+def as_numbers(option: str, text: str, least: int) -> list[int]:
+    """Whole numbers with commas between them, none below a bound."""
     try:
         numbers = [int(part) for part in text.split(",")]
     except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < least:
         raise ValueError(
-            f"--seeds takes whole numbers with commas between them, such as 0,1,2; got {text!r}."
-        ) from None
-    if min(numbers) < 0:
-        raise ValueError(f"seeds must be 0 or more; got {min(numbers)}.")
+            f"{option} takes whole numbers of at least {least} with commas between them, such as 1,2,3; got {text!r}."
+        )
     return numbers
 
 
-def as_sizes(text: str) -> list[int]:
-    """Batch sizes from a text such as ``1,10000``."""
-    try:
-        sizes = [int(part) for part in text.split(",")]
-    except ValueError:
-        sizes = []
-    if not sizes or min(sizes) < 1:
-        raise ValueError(f"--batch takes sizes of at least 1 with commas between them, such as 1,10000; got {text!r}.")
-    return sizes
+def as_seeds(text: str) -> list[int]:
+    """Seeds from a text such as ``0,1,2``."""
+    return as_numbers("--seeds", text, least=0)
 
 
 def as_texts(text: str) -> list[str]:

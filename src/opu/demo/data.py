@@ -1,4 +1,4 @@
-"""Nine digits to learn, and four out-of-distribution sets; all of it ships with scikit-learn."""
+"""Nine classes of digits and four out-of-distribution sets, all of which ship with scikit-learn."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ HELD_OUT_CLASS = 9
 
 @dataclass(frozen=True)
 class Digits:
-    """8 x 8 images in [-1, 1], split three ways, and out-of-distribution sets by name."""
+    """Images of 8 x 8 pixels in [-1, 1] for training, calibration and testing, and out-of-distribution sets by name."""
 
     train: Tensor
     train_labels: Tensor
@@ -23,7 +23,7 @@ class Digits:
 
 
 def load(seed: int) -> Digits:
-    """Half of the digits 0 to 8 to train on, a fifth to calibrate on, the rest to test on."""
+    """The digits 0 to 8, half of them for training, a fifth for calibration and the rest for testing."""
     source = np.random.default_rng(seed)
     bunch = load_digits()
     images = torch.tensor(bunch.images / 8 - 1, dtype=torch.float32).unsqueeze(1)
@@ -42,7 +42,7 @@ def load(seed: int) -> Digits:
 
 
 def _photograph_patches(count: int, source: np.random.Generator) -> Tensor:
-    """Grey 8 x 8 patches: random squares of 32 x 32 pixels of two photographs, averaged down."""
+    """Grey patches of 8 x 8 pixels: random squares of 32 x 32 pixels of two photographs, averaged."""
     photographs = [torch.tensor(image / 127.5 - 1).float().mean(-1) for image in load_sample_images().images]
     patches = []
     for _ in range(count):

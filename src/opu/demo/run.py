@@ -52,7 +52,14 @@ class Settings:
 def run_demo(
     out: str | Path = "runs/demo", *, seed: int = 0, overwrite: bool = False, console: Console | None = None
 ) -> dict[str, Any]:
-    """Train a teacher, distil it, compare the two, draw pictures; return what ``metrics.json`` holds."""
+    """Train a teacher, distil it, compare the two and draw pictures; return what ``metrics.json`` holds.
+
+    Args:
+        out: The run folder.
+        seed: Seed of everything random.
+        overwrite: Whether to replace an earlier demo in that folder.
+        console: Where to print.
+    """
     console = console or Console()
     out, settings = Path(out), Settings(seed=seed)
     _clear(out, overwrite)
@@ -63,7 +70,7 @@ def run_demo(
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """So small a problem gains nothing from a second thread, and loses much if another process needs that core."""
+    """One thread: a problem this small gains nothing from more, and is slowed down if other processes need the cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -76,28 +83,22 @@ def _run(out: Path, settings: Settings, console: Console) -> dict[str, Any]:
     torch.manual_seed(settings.seed)
     began = time.perf_counter()
     digits = data.load(settings.seed)
-    console.print(
-        f"Teacher: a network with dropout, on {len(digits.train)} digits (the {data.HELD_OUT_CLASS} is left out)."
-    )
+    console.print(f"Teacher: MC dropout, trained on {len(digits.train)} digits (without the {data.HELD_OUT_CLASS}).")
     net = train_teacher(digits, settings)
     teacher = MCDropout(net, consistent=True)
-    console.print(
-        "Student: a mean and a precision network, distilled from particles; it sees no labels and no OOD inputs."
-    )
+    console.print("Student: a mean and a precision network, distilled without labels and without OOD inputs.")
     student = distil_student(teacher, digits, settings, out=out)
     student.save(out / "student")
-    particles = settings.evaluation_particles
-    metrics, scores = compare(
-        student, teacher, digits.test, digits.test_labels, digits.ood, digits.calibration, particles
-    )
-    metrics["speedup"] = measure_speed(net, teacher, student, digits.test, particles)
+    x, labels, particles = digits.test, digits.test_labels, settings.evaluation_particles
+    metrics, scores = compare(student, teacher, x, labels, digits.ood, digits.calibration, particles)
+    metrics["speedup"] = measure_speed(net, teacher, student, x, particles)
     metrics |= {"seed": settings.seed, "settings": asdict(settings), "environment": environment()}
     advice = plotting.missing()
     if advice is None:
         plotting.draw_inputs(out / "simplex.png", _three_inputs(digits, teacher), teacher, student)
         plotting.draw_histograms(out / "scores.png", scores)
         plotting.draw_roc(out / "roc.png", metrics, scores)
-    keep_evaluation(out, teacher, digits.test, digits.test_labels, digits.train, particles)
+    keep_evaluation(out, teacher, x, labels, digits.train, particles)
     metrics["seconds"] = time.perf_counter() - began
     write_json(out / "metrics.json", metrics)
     show(console, metrics, out, advice)
@@ -107,28 +108,28 @@ def _run(out: Path, settings: Settings, console: Console) -> dict[str, Any]:
 @torch.no_grad()
 def _three_inputs(digits: data.Digits, teacher: Teacher) -> dict[str, Tensor]:
     """A confident, an ambiguous and an out-of-distribution input."""
-    inside, outside = teacher(digits.test, 200), teacher(digits.ood["photographs"], 200)
-    confident = measures.predictive_entropy(inside).argmin()
-    ambiguous = measures.mean(inside).topk(2).values[:, 1].argmax()  # the strongest second choice
-    furthest = measures.mutual_information(outside).argmax()
+    photographs = digits.ood["photographs"]
+    inside, outside = teacher(digits.test, 200), teacher(photographs, 200)
     return {
-        "confident": digits.test[confident],
-        "ambiguous": digits.test[ambiguous],
-        "out of distribution": digits.ood["photographs"][furthest],
+        "confident": digits.test[measures.predictive_entropy(inside).argmin()],
+        "ambiguous": digits.test[measures.mean(inside).topk(2).values[:, 1].argmax()],
+        "out of distribution": photographs[measures.mutual_information(outside).argmax()],
     }
 
 
 def _clear(out: Path, overwrite: bool) -> None:
-    """Remove an earlier demo where that was asked for, and nothing that is not one."""
+    """Remove an earlier demo, and nothing else, if that was asked for."""
     if not (overwrite and out.is_dir() and any(out.iterdir())):
         return
     if not (out / "config.json").is_file():
-        raise ValueError(f"{out} does not look like a run of ours (it has no config.json), so it was not overwritten.")
+        raise ValueError(
+            f"{out} is not a run folder (it has no config.json), so it is not overwritten; choose another."
+        )
     shutil.rmtree(out)
 
 
 def train_teacher(digits: data.Digits, settings: Settings, num_classes: int = data.HELD_OUT_CLASS) -> nn.Module:
-    """An ordinary network with dropout, trained in the ordinary way."""
+    """A network with dropout, trained by Adam."""
     width = settings.hidden
     net = nn.Sequential(
         nn.Flatten(),
@@ -159,15 +160,9 @@ def distil_student(
 ) -> Student:
     """A student of the teacher's width, by the default recipe."""
     student = opu.students.mlp(64, num_classes, (settings.hidden, settings.hidden))
-    opu.distill(
-        teacher,
-        student,
-        digits.train,
-        # From random weights, so that the numbers show what distillation alone can do.
-        recipe=opu.Recipe(epochs=settings.epochs, num_particles=settings.num_particles, start_from_teacher=False),
-        held_out=digits.calibration,
-        out=out,
-    )
+    # From random weights, so that the numbers show what distillation alone can do.
+    recipe = opu.Recipe(epochs=settings.epochs, num_particles=settings.num_particles, start_from_teacher=False)
+    opu.distill(teacher, student, digits.train, recipe=recipe, held_out=digits.calibration, out=out)
     return student
 
 
@@ -175,11 +170,10 @@ def distil_student(
 def measure_speed(
     net: nn.Module, teacher: MCDropout, student: nn.Module, x: Tensor, num_particles: int
 ) -> dict[str, Any]:
-    """Time whole predictions (probabilities and a score) of a batch: a plain Monte-Carlo loop, vectorised, and one pass."""
+    """Time the predictions and scores of a batch: Monte-Carlo passes in a loop, the same vectorised, and the student."""
 
     def naive_loop() -> Tensor:
-        for layer in net.modules():
-            layer.train(isinstance(layer, nn.Dropout))
+        net.train()  # its only layers with a mode are dropout
         mean = torch.stack([net(x).softmax(-1) for _ in range(num_particles)]).mean(0)
         net.eval()
         entropy: Tensor = torch.special.entr(mean).sum(-1)
@@ -192,7 +186,6 @@ def measure_speed(
         novelty: Tensor = student.novelty(student(x))  # type: ignore[operator]
         return novelty
 
-    # Five hundred passes are long enough to time once; a single pass is repeated.
     loop, batch, once = median_seconds(naive_loop, 1), median_seconds(vectorised, 1), median_seconds(one_pass, 50)
     return {
         "naive_loop": loop / once,
@@ -204,26 +197,24 @@ def measure_speed(
 
 
 def show(console: Console, metrics: dict[str, Any], out: Path, advice: str | None = None) -> None:
-    """Print one table, and what it says about speed.
+    """Print the table of AUROCs, the accuracies and the speed.
 
     Args:
         console: Where to print.
         metrics: What ``metrics.json`` holds.
         out: The run folder.
-        advice: How to install what pictures need, if there are none.
+        advice: How to install what pictures need, if it is missing.
     """
-    rows = {"errors": metrics["misclassification"], **metrics["ood"]}
-    lines = []
-    for name, row in rows.items():
-        base = row["base_rate"] if name != "errors" else row["base_rate"]["student"]
-        lines.append([name.replace("_", " "), *_cells(row), f"{base:.1f}"])
-    header = ["to be found", "teacher", "student N", "E", "C", "trivial", "base rate"]
-    print_table(console, header, lines, title="AUROC in percent: how well a score finds errors and OOD inputs")
-    accuracy, speed = metrics["accuracy"], metrics["speedup"]
+    errors, accuracy, speed = metrics["misclassification"], metrics["accuracy"], metrics["speedup"]
+    rows = {"errors": errors | {"base_rate": errors["base_rate"]["student"]}, **metrics["ood"]}
+    lines = [[name.replace("_", " "), *_cells(row), f"{row['base_rate']:.1f}"] for name, row in rows.items()]
+    header = ["to detect", "teacher", "student N", "E", "C", "trivial", "base rate"]
+    print_table(console, header, lines, title="AUROC in percent: how well a score detects errors and OOD inputs")
     console.print(
-        "Teacher: its best of predictive entropy (E), least confidence (P) and mutual information (MI), from 500 passes. "
-        "Student, one pass: novelty (N), the score we recommend, made of E and negative log-precision (C). "
-        "Trivial: the best detector that knows no classes. Base rate: fraction of what is to be found."
+        f"Teacher, {speed['num_particles']} passes: the best of predictive entropy (E), least confidence (P) and mutual "
+        "information (MI). Student, one pass: novelty (N), which combines E and negative log-precision (C). Trivial: the "
+        "best detector that knows no classes. Base rate: percentage of errors or OOD inputs.",
+        highlight=False,
     )
     console.print(f"Accuracy: teacher {accuracy['teacher']:.1f} %, student {accuracy['student']:.1f} %.")
     console.print(
@@ -245,4 +236,4 @@ def _cells(row: dict[str, Any]) -> list[str]:
     trivial = max(row["trivial"], key=lambda m: row["trivial"][m]["auroc"])
     student = [f"{row['student'][m]['auroc']:.1f}" for m in (novelty, entropy, precision)]
     teacher = f"{row['teacher'][best]['auroc']:.1f} ({measures.SYMBOLS[best]})"
-    return [teacher, *student, f"{row['trivial'][trivial]['auroc']:.1f} ({trivial.replace('_', ' ')})"]
+    return [teacher, *student, f"{row['trivial'][trivial]['auroc']:.1f} ({trivial.split('_')[0]})"]

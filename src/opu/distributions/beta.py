@@ -1,4 +1,4 @@
-"""Beta marginals of a Dirichlet: what is known about the probability of one class."""
+"""Beta marginals of a Dirichlet: the distribution of the probability of one class."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class BetaMarginals:
-    """Beta(a, b) for each input and class. Values only: nothing here carries a gradient."""
+    """Beta(a, b) for each input and class, without gradients."""
 
     a: Float[Tensor, "*B K"]
     b: Float[Tensor, "*B K"]
@@ -37,7 +37,7 @@ class BetaMarginals:
         """The class probability that is exceeded with probability ``1 - level``."""
         a, b = self._arrays()
         values = special.betaincinv(a, b, level)
-        # SciPy stops at the smallest normal number where the quantile itself is smaller still.
+        # SciPy returns the smallest normal number if the quantile is smaller still.
         return self._tensor(np.where(values <= np.finfo(np.float64).tiny, 0.0, values))
 
     def interval(self, level: float = 0.9) -> tuple[Float[Tensor, "*B K"], Float[Tensor, "*B K"]]:

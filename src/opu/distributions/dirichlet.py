@@ -3,8 +3,8 @@ r"""A batch of Dirichlets, kept as a mean and a log-precision: what a student pr
 .. math:: \alpha = h\, e^{g}, \qquad \textstyle\sum_k h_k = 1, \qquad \alpha_0 = e^{g}.
 
 Everything here is computed in float64 from ``log alpha`` and cast back at the end. In float32 the differential entropy
-is off by two nats at log-precision 14, and a mean whose rows sum to 1 only within rounding moves ``alpha_0`` by fifty
-at log-precision 20; so the mean is normalised once more, in float64, before it is used.
+is off by two nats at log-precision 14. A mean that sums to 1 only up to float32 rounding changes ``alpha_0`` by fifty at
+log-precision 20, so the mean is normalised again in float64 before it is used.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from opu.distributions.beta import BetaMarginals
 
-# exp(-300) is far below any concentration that matters and leaves room for its reciprocal in float64.
+# exp(-300) is far below any concentration that matters, and its reciprocal is still finite in float64.
 _LOWEST_LOG_CONCENTRATION = -300.0
 
 
@@ -76,7 +76,7 @@ class Dirichlet:
         return self.log_concentration().exp().to(self.mean.dtype)
 
     def log_concentration(self) -> Float[Tensor, "*B K"]:
-        """Log alpha in float64, with rows that sum to ``e^g`` exactly."""
+        """Log alpha in float64; the rows of alpha sum to ``e^g``."""
         log_mean = self.log_mean.double().log_softmax(-1)
         return (log_mean + self.log_precision.double().unsqueeze(-1)).clamp(min=_LOWEST_LOG_CONCENTRATION)
 
@@ -94,7 +94,7 @@ class Dirichlet:
         return cls(*(torch.cat(column) for column in columns))
 
     def to(self, dtype: torch.dtype) -> "Dirichlet":
-        """The same values in another precision; their means sum to 1 in it."""
+        """The same Dirichlets in another dtype; in float64 the mean is normalised again."""
         if dtype == self.mean.dtype:
             return self
         if dtype == torch.float64:
@@ -102,16 +102,16 @@ class Dirichlet:
         return Dirichlet(self.mean.to(dtype), self.log_precision.to(dtype), self.log_mean.to(dtype))
 
     def detach(self) -> "Dirichlet":
-        """The same values, outside the graph."""
+        """The same Dirichlets without gradients."""
         return Dirichlet(self.mean.detach(), self.log_precision.detach(), self.log_mean.detach())
 
     # Sampling
 
     def log_rsample(self, num_particles: int) -> Float[Tensor, "S *B K"]:
-        r"""Reparameterised draws as log-probabilities, the form in which particles travel.
+        r"""Reparameterised draws as log-probabilities.
 
         A Gamma variate of shape ``alpha`` is drawn as ``Gamma(alpha + 1) U^(1/alpha)``, all in logarithms, so that a
-        concentration of 1e-4 (where torch's own sampler returns uniform vectors) or of 1e-30 is drawn correctly. The
+        concentration of 1e-4 (for which torch's own sampler returns uniform vectors) or of 1e-30 is drawn correctly. The
         gradient is implicit for ``Gamma(alpha + 1)`` and explicit for the power of the uniform.
         """
         log_concentration = self.log_concentration()
@@ -132,12 +132,11 @@ class Dirichlet:
         .. math:: \ln\Gamma(\alpha_0) - \sum_k \ln\Gamma(\alpha_k) + \sum_k (\alpha_k - 1) \ln\pi_k
         """
         alpha = self.log_concentration().exp()
-        log_normaliser = torch.lgamma(alpha).sum(-1) - torch.lgamma(alpha.sum(-1))
-        density = ((alpha - 1) * log_particles.double()).sum(-1) - log_normaliser
-        return density.to(self.mean.dtype)
+        log_beta = torch.lgamma(alpha).sum(-1) - torch.lgamma(alpha.sum(-1))
+        return (((alpha - 1) * log_particles.double()).sum(-1) - log_beta).to(self.mean.dtype)
 
     def entropy(self) -> Float[Tensor, "*B"]:
-        r"""Differential entropy; it falls without bound where some ``alpha_k`` tends to 0.
+        r"""Differential entropy; it falls without bound as some ``alpha_k`` tends to 0.
 
         .. math:: \ln B(\alpha) + (\alpha_0 - K)\,\psi(\alpha_0) - \sum_k (\alpha_k - 1)\,\psi(\alpha_k)
         """
@@ -174,7 +173,7 @@ class Dirichlet:
     def marginals(self) -> BetaMarginals:
         """The Beta distribution of each class probability, with its credible intervals."""
         alpha = self.log_concentration().detach().exp()
-        return BetaMarginals(alpha, _sum_of_the_others(alpha))
+        return BetaMarginals(alpha, _sum_of_others(alpha))
 
 
 def kl_divergence(p: Dirichlet, q: Dirichlet) -> Float[Tensor, "*B"]:
@@ -184,7 +183,7 @@ def kl_divergence(p: Dirichlet, q: Dirichlet) -> Float[Tensor, "*B"]:
     """
     alpha, beta = p.log_concentration().exp(), q.log_concentration().exp()
     alpha_0, beta_0 = alpha.sum(-1), beta.sum(-1)
-    # Paired class by class, so that large terms that nearly cancel are subtracted before they are summed.
+    # Large terms that nearly cancel are subtracted class by class before they are summed.
     normaliser = (torch.lgamma(beta) - torch.lgamma(alpha)).sum(-1) - (torch.lgamma(beta_0) - torch.lgamma(alpha_0))
     linear = ((alpha - beta) * (torch.digamma(alpha) - torch.digamma(alpha_0).unsqueeze(-1))).sum(-1)
     return (normaliser + linear).clamp(min=0).to(p.mean.dtype)
@@ -198,8 +197,8 @@ def log_gamma_rsample(log_shape: Float[Tensor, "*N"]) -> Float[Tensor, "*N"]:
     return boosted.log() + log_uniform * torch.exp(-log_shape)
 
 
-def _sum_of_the_others(values: Float[Tensor, "*B K"]) -> Float[Tensor, "*B K"]:
-    # A sum from the left and a sum from the right: subtracting from the total would lose 1 - h_k at a corner.
+def _sum_of_others(values: Float[Tensor, "*B K"]) -> Float[Tensor, "*B K"]:
+    # A sum from the left plus a sum from the right; total minus alpha_k would lose all digits at a corner of the simplex.
     zero = torch.zeros_like(values[..., :1])
     from_left = torch.cat([zero, values[..., :-1].cumsum(-1)], -1)
     from_right = torch.cat([values[..., 1:].flip(-1).cumsum(-1).flip(-1), zero], -1)

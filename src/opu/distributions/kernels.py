@@ -1,12 +1,13 @@
-"""Kernels on the simplex: for the sampled MMD as Gram matrices, for the exact MMD as power series.
+"""Kernels on the simplex. The sampled MMD uses their Gram matrices, the exact MMD their power series.
 
-Kernels add and scale like functions: ``RBF() + 0.5 * Polynomial(3)``.
+Kernels can be added and scaled: ``RBF() + 0.5 * Polynomial(3)``.
 """
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import torch
 from jaxtyping import Float
@@ -18,17 +19,17 @@ class Kernel(ABC):
 
     @abstractmethod
     def gram(self, left: Float[Tensor, "B S K"], right: Float[Tensor, "B T K"]) -> Float[Tensor, "B S T"]:
-        """The kernel between all pairs of two clouds, for each input."""
+        """Kernel values between all pairs of two clouds of points, for each input."""
 
     def power_series(self) -> tuple[float, ...]:
-        """Coefficients ``c_j`` of ``k(x, y) = sum_j c_j <x, y>^j``; only some kernels have them."""
+        """Coefficients ``c_j`` of ``k(x, y) = sum_j c_j <x, y>^j``, if the kernel is such a series."""
         raise ValueError(
-            f"the exact MMD needs a kernel that is a power series in the inner product (Polynomial, Exponential and "
-            f"their sums); got {self}. Use the sampled MMD with this kernel, or Exponential, which is universal too."
+            "the exact MMD needs a kernel that is a power series in the inner product (Polynomial, Exponential or a sum of "
+            f"them); got {self}. Use the sampled MMD with this kernel, or Exponential, which is universal too."
         )
 
     def settled(self, cloud: Float[Tensor, "B S K"]) -> "Kernel":
-        """The same kernel with whatever depends on the data fixed by one cloud, so that all terms of an MMD agree."""
+        """The kernel with any data-dependent bandwidth taken from one cloud, so that all terms of an MMD use the same one."""
         return self
 
     def __add__(self, other: "Kernel") -> "Kernel":
@@ -42,18 +43,18 @@ class Kernel(ABC):
 class RBF(Kernel):
     """Mean of Gaussian kernels ``exp(-|x - y|^2 / (2 b^2))`` over several bandwidths.
 
-    Without bandwidths, each input takes the median distance between its teacher's particles, at half, one and two
-    times its length (never below 0.01, so that a cloud that sits in one point still has a kernel).
+    By default the bandwidths of an input are half, one and two times the median distance between its teacher's particles.
+    A median below 0.01 counts as 0.01, so that particles that coincide have a kernel too.
     """
 
     bandwidths: tuple[float, ...] | None = None
 
     def gram(self, left: Float[Tensor, "B S K"], right: Float[Tensor, "B T K"]) -> Float[Tensor, "B S T"]:
-        """The kernel between all pairs."""
+        """Kernel values between all pairs; default bandwidths are those of the left cloud."""
         return self.settled(left).gram(left, right)
 
     def settled(self, cloud: Float[Tensor, "B S K"]) -> Kernel:
-        """The same kernel, its bandwidths taken from one cloud where none were given."""
+        """The kernel with a fixed bandwidth for each input."""
         if self.bandwidths is not None:
             widths = torch.stack([torch.full_like(cloud[:, 0, 0], width) for width in self.bandwidths], -1)
         else:
@@ -68,11 +69,10 @@ class _FixedRBF(Kernel):
 
     def gram(self, left: Float[Tensor, "B S K"], right: Float[Tensor, "B T K"]) -> Float[Tensor, "B S T"]:
         distances = squared_distances(left, right)
-        rates = 0.5 / self.widths.square()
         total = torch.zeros_like(distances)
-        for rate in rates.unbind(-1):
+        for rate in (0.5 / self.widths.square()).unbind(-1):
             total = total + torch.exp(-rate[:, None, None] * distances)
-        return total / rates.shape[-1]
+        return total / self.widths.shape[-1]
 
 
 @dataclass(frozen=True)
@@ -90,21 +90,20 @@ class Polynomial(Kernel):
             )
 
     def gram(self, left: Float[Tensor, "B S K"], right: Float[Tensor, "B T K"]) -> Float[Tensor, "B S T"]:
-        """The kernel between all pairs."""
+        """Kernel values between all pairs."""
         return (left @ right.mT).add_(self.offset).pow(self.degree)
 
     def power_series(self) -> tuple[float, ...]:
         """Binomial coefficients."""
-        degree = self.degree
-        return tuple(math.comb(degree, j) * self.offset ** (degree - j) for j in range(degree + 1))
+        return tuple(math.comb(self.degree, j) * self.offset ** (self.degree - j) for j in range(self.degree + 1))
 
 
 @dataclass(frozen=True)
 class Exponential(Kernel):
-    """``exp((<x, y> - 1) / temperature)``: universal on the simplex, and exact for a Dirichlet.
+    """``exp((<x, y> - 1) / temperature)``: universal on the simplex, with known expectations under a Dirichlet.
 
-    The constant factor keeps its values in ``(0, 1]``, so that one weight suits every temperature. Its series is cut
-    where the rest is below 1e-9 of the largest value.
+    The constant factor keeps the values in ``(0, 1]``, so that one weight suits every temperature. The power series is
+    truncated once the remaining coefficients sum to less than 1e-9.
     """
 
     temperature: float = 0.5
@@ -112,18 +111,18 @@ class Exponential(Kernel):
     def __post_init__(self) -> None:
         if not 0.05 <= self.temperature <= 1e6:
             raise ValueError(
-                "an exponential kernel needs a temperature from 0.05, below which its series is too long, to 1e6; got "
-                f"{self.temperature}."
+                f"an exponential kernel needs a temperature from 0.05 to 1e6; got {self.temperature}. Below 0.05 its "
+                "power series would be too long."
             )
 
     def gram(self, left: Float[Tensor, "B S K"], right: Float[Tensor, "B T K"]) -> Float[Tensor, "B S T"]:
-        """The kernel between all pairs."""
-        # All of it in the product, and in place behind it: this is bound by memory, not by arithmetic.
+        """Kernel values between all pairs."""
+        # One fused product and one operation in place: the time goes into memory traffic, not arithmetic.
         rate = 1 / self.temperature
         return torch.baddbmm(left.new_full((1, 1, 1), -rate), left, right.mT, alpha=rate).exp_()
 
     def power_series(self) -> tuple[float, ...]:
-        """Coefficients of the exponential series, as many as are needed."""
+        """Coefficients of the truncated exponential series."""
         rate = 1 / self.temperature
         coefficients: list[float] = []
         rest = 1.0
@@ -146,15 +145,15 @@ class ScaledKernel(Kernel):
             raise ValueError(f"the weight of a kernel must be positive; got {self.weight}.")
 
     def gram(self, left: Float[Tensor, "B S K"], right: Float[Tensor, "B T K"]) -> Float[Tensor, "B S T"]:
-        """The kernel between all pairs."""
+        """Kernel values between all pairs."""
         return self.weight * self.kernel.gram(left, right)
 
     def settled(self, cloud: Float[Tensor, "B S K"]) -> Kernel:
-        """The same weight on the settled kernel."""
+        """The kernel with fixed bandwidths, and the same weight."""
         return ScaledKernel(self.weight, self.kernel.settled(cloud))
 
     def power_series(self) -> tuple[float, ...]:
-        """The kernel's series, scaled."""
+        """The kernel's coefficients times the weight."""
         return tuple(self.weight * c for c in self.kernel.power_series())
 
 
@@ -165,21 +164,20 @@ class SumOfKernels(Kernel):
     kernels: Sequence[Kernel]
 
     def gram(self, left: Float[Tensor, "B S K"], right: Float[Tensor, "B T K"]) -> Float[Tensor, "B S T"]:
-        """The kernel between all pairs."""
+        """Kernel values between all pairs."""
         total = self.kernels[0].gram(left, right)
         for kernel in self.kernels[1:]:
             total = total + kernel.gram(left, right)
         return total
 
     def settled(self, cloud: Float[Tensor, "B S K"]) -> Kernel:
-        """The sum of the settled kernels."""
+        """The sum of the kernels with fixed bandwidths."""
         return SumOfKernels(tuple(kernel.settled(cloud) for kernel in self.kernels))
 
     def power_series(self) -> tuple[float, ...]:
-        """The sum of the series."""
+        """The sums of the kernels' coefficients."""
         series = [kernel.power_series() for kernel in self.kernels]
-        length = max(map(len, series))
-        return tuple(math.fsum(s[j] for s in series if j < len(s)) for j in range(length))
+        return tuple(math.fsum(column) for column in zip_longest(*series, fillvalue=0.0))
 
 
 def squared_distances(left: Float[Tensor, "B S K"], right: Float[Tensor, "B T K"]) -> Float[Tensor, "B S T"]:
@@ -189,7 +187,7 @@ def squared_distances(left: Float[Tensor, "B S K"], right: Float[Tensor, "B T K"
 
 
 def median_distance(cloud: Float[Tensor, "B S K"]) -> Float[Tensor, " B"]:
-    """The median distance between the points of each cloud (of at most 64 of them: it only sets a scale)."""
+    """Median distance between the first 64 points of each cloud, which is enough to set a scale; 1 for a single point."""
     some = cloud[:, :64]
     rows, columns = torch.triu_indices(some.shape[1], some.shape[1], offset=1, device=cloud.device)
     if not len(rows):

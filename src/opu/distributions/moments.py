@@ -1,8 +1,8 @@
-r"""Exact expectations of kernels under a Dirichlet: what makes the MMD free of sampling.
+r"""Exact expectations of kernels under a Dirichlet, with which the MMD needs no samples.
 
 For any kernel that is a power series in the inner product, :math:`k(x, y) = \sum_j c_j \langle x, y\rangle^j`, the MMD
 needs only :math:`E\langle\pi, v\rangle^j` for fixed points and :math:`E\langle\pi, \pi'\rangle^j` for two Dirichlets.
-Both recursions below add positive terms only, so that no digit is lost to cancellation at any concentration.
+Both recursions below add positive terms only, so no digit is lost to cancellation at any concentration.
 """
 
 import math
@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 from opu.checks import first_line
 from opu.distributions.dirichlet import Dirichlet
 
-LONGEST = 31  # order up to which the Triton kernels can hold a series' recursion, a square matrix, in one program
+MAX_TRITON_ORDER = 31  # a Triton program holds a square matrix of this size in registers
 
 
 def kernel_to_points(
@@ -35,13 +35,13 @@ def kernel_to_points(
     .. math:: M_j = \sum_{i=1}^{j} w_{ji}\, p_i\, M_{j-i}, \qquad
               w_{ji} = \frac{\alpha_0}{j} \prod_{m=0}^{i-1} \frac{j - m}{\alpha_0 + j - 1 - m},
 
-    whose weights are positive and sum to 1. The derivatives are known as well,
-    :math:`\partial M_j / \partial p_i = \frac{j}{i} w_{ji} M_{j-i}`, so that autograd keeps no graph.
+    whose weights are positive and sum to 1. The derivatives
+    :math:`\partial M_j / \partial p_i = \frac{j}{i} w_{ji} M_{j-i}` are computed with the value, so autograd keeps no graph.
 
     Args:
         q: One Dirichlet per input.
-        points: Points on the simplex as probabilities; no gradient flows into them.
-        coefficients: The coefficients of the power series, ``c_0, c_1, ..``
+        points: Points on the simplex as probabilities; they get no gradient.
+        coefficients: Coefficients ``c_0, c_1, ..`` of the power series.
     """
     if len(coefficients) == 1:
         return torch.full_like(q.log_precision, coefficients[0], dtype=torch.float64)
@@ -53,7 +53,7 @@ def kernel_to_points(
 
 
 class _KernelToPoints(torch.autograd.Function):
-    """The value and, in the same sweep, its gradient in the mean and the log-precision."""
+    """The value, and in the same pass over the points its gradient in the mean and the log-precision."""
 
     @staticmethod
     def forward(
@@ -62,14 +62,14 @@ class _KernelToPoints(torch.autograd.Function):
         order = len(coefficients) - 1
         c = _constants(coefficients, mean.device)
         weights = _recursion_weights(log_precision, order)
-        table = _slopes(weights, coefficients)
-        if _has_kernels(points, order):
+        places, factors = _slope_constants(coefficients, mean.device)
+        table = weights.flatten(1)[:, places] * factors
+        if _use_triton(points, order):
             from opu.distributions.moments_triton import sweep
 
             averages, in_mean, scaling = sweep(mean, weights, table, points)
         else:
-            # A few inputs at a time: intermediate results then fit the cache, and memory does not grow with the batch. A
-            # GPU's memory is faster, and few large kernels suit it better.
+            # A few inputs at a time, so that intermediate results fit the cache. A GPU prefers few large operations.
             rows = max(1, (2**28 if mean.is_cuda else 2**19) // points[:, 0].numel())
             each = (mean.split(rows), weights.split(rows), table.split(rows), points.split(rows, dim=1))
             parts = [_sweep(*part) for part in zip(*each, strict=True)]
@@ -86,17 +86,17 @@ class _KernelToPoints(torch.autograd.Function):
         return grad.unsqueeze(-1) * in_mean, grad * in_log_precision, None, None
 
 
-def _has_kernels(values: Tensor, order: int) -> bool:
-    """Whether :mod:`opu.distributions.moments_triton` can work on these numbers on this machine."""
-    usual = values.dtype in (torch.float32, torch.float64) and values.numel() > 0 and order <= LONGEST
-    return usual and values.is_cuda and _triton_works_on(values.device)
+def _use_triton(values: Tensor, order: int) -> bool:
+    """Whether :mod:`opu.distributions.moments_triton` supports these values on this machine."""
+    supported = values.dtype in (torch.float32, torch.float64) and values.numel() > 0 and order <= MAX_TRITON_ORDER
+    return supported and values.is_cuda and _triton_works_on(values.device)
 
 
 @lru_cache(maxsize=64)
 def _triton_works_on(device: torch.device) -> bool:
     if find_spec("triton") is None or torch.version.hip or torch.cuda.get_device_capability(device) < (8, 0):
         return False
-    try:  # Triton builds a part of itself at its first launch, and needs a C compiler for that
+    try:  # at its first launch Triton compiles a part of itself, for which it needs a C compiler
         from opu.distributions.moments_triton import exponential
 
         exponential(torch.zeros(1, 1, dtype=torch.float64, device=device))
@@ -116,7 +116,7 @@ def _sweep(
     points: Float[Tensor, "S B K"],
 ) -> tuple[Float[Tensor, "B J"], Float[Tensor, "B K"], Float[Tensor, " B"]]:
     """Average moments, the value's gradient in the mean, and its derivative in a common factor of all ``p_i``."""
-    # Powers one after the other, and none is kept. The precision of the points is enough: they are already rounded to it.
+    # Only the current power is kept. The dtype of the points is precise enough: they are already rounded to it.
     weighted, sums = mean.to(points).expand_as(points).clone(), []
     for _ in range(weights.shape[1]):
         weighted *= points
@@ -124,7 +124,7 @@ def _sweep(
     power_means = torch.stack(sums, 1).double()
     moments = _moments(power_means, weights)
     slopes = table @ moments[:, :-1] / len(points)  # derivatives of the value in p_i, for each point
-    # The gradient is the sum over points of a polynomial in each of their coordinates, by Horner's scheme.
+    # The gradient is a sum over points of a polynomial in each coordinate, evaluated by Horner's scheme.
     along = slopes.permute(1, 2, 0).unsqueeze(-1).to(points)
     total = weighted.copy_(along[-1])
     for each in along[:-1].flip(0):
@@ -135,7 +135,7 @@ def _sweep(
 
 @lru_cache(maxsize=64)
 def _constants(values: tuple[float, ...], device: torch.device) -> Tensor:
-    # Cached, since a copy to the GPU in every step would make the CPU wait.
+    # Cached: a copy to the GPU in every step would make the CPU wait.
     return torch.tensor(values, dtype=torch.float64, device=device)
 
 
@@ -145,7 +145,7 @@ def _counting(order: int, like: Tensor) -> Tensor:
 
 def _recursion_weights(log_precision: Float[Tensor, " B"], order: int) -> Float[Tensor, "B I I"]:
     """The weight of ``p_{j-l} M_l`` in ``M_j``, at row ``j - 1`` and column ``l``."""
-    # prod_{n=2..j} n / (alpha_0 + n - 1); the factor at n = 1 is 1 / alpha_0, which cancels before it can overflow.
+    # prod_{n=2..j} n / (alpha_0 + n - 1). The factor 1 / alpha_0 at n = 1 cancels, so it is left out and cannot overflow.
     n = _counting(order, log_precision) + 1
     log_ratios = n.log() - torch.log(log_precision.exp().unsqueeze(-1) + n - 1)
     log_products = torch.cat([torch.zeros_like(log_ratios[:, :1]), log_ratios[:, 1:].cumsum(-1)], -1)
@@ -157,21 +157,16 @@ def _recursion_weights(log_precision: Float[Tensor, " B"], order: int) -> Float[
 def _moments(power_means: Float[Tensor, "B I S"], weights: Float[Tensor, "B I I"]) -> Float[Tensor, "B J S"]:
     batch, order, count = power_means.shape
     moments = power_means.new_ones(batch, order + 1, count)
-    falling = power_means.flip(1)  # p_j .. p_1 is a slice that lines up with M_0 .. M_{j-1}
+    falling = power_means.flip(1)  # its last j entries, p_j .. p_1, are multiplied by M_0 .. M_{j-1}
     for j in range(1, order + 1):
         products = falling[:, order - j :] * moments[:, :j]
         moments[:, j] = (weights[:, j - 1 : j, :j] @ products).squeeze(1)
     return moments
 
 
-def _slopes(weights: Float[Tensor, "B I I"], coefficients: tuple[float, ...]) -> Float[Tensor, "B I I"]:
-    # Entry (i - 1, l) multiplies M_l in the slope of p_i: c_j (j / i) w_{ji} with j = i + l.
-    places, factors = _slope_constants(coefficients, weights.device)
-    return weights.flatten(1)[:, places] * factors
-
-
 @lru_cache(maxsize=64)
 def _slope_constants(coefficients: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    # The factor of M_l in the derivative in p_i, at row i - 1 and column l, is c_j (j / i) w_{ji} with j = i + l.
     order = len(coefficients) - 1
     i, column = torch.arange(1, order + 1).unsqueeze(-1), torch.arange(order)
     j = i + column
@@ -186,10 +181,9 @@ def kernel_within(q: Dirichlet, coefficients: Sequence[float]) -> Float[Tensor, 
     This equals :func:`kernel_between` of ``q`` and ``q``, but the cost grows with :math:`K J` in place of :math:`K J^2`.
 
     Each factor of the product over classes in :func:`kernel_between` is the moment generating function of a product of two
-    independent gamma variables of shape :math:`\alpha_k`. Its cumulants are polynomials in :math:`\alpha_k` with positive
-    coefficients (:func:`_connected_pairs`). Cumulants add up over classes, so the classes enter only through the power
-    sums :math:`\sum_k \alpha_k^d`, and the exponential of the cumulants' series is the product. All terms are positive, so
-    that no digit is lost here either.
+    independent gamma variables of shape :math:`\alpha_k`. The cumulants of that product are polynomials in :math:`\alpha_k`
+    with positive coefficients (:func:`_cumulant_coefficients`). Cumulants add up over classes, so the classes enter through
+    the power sums :math:`\sum_k \alpha_k^d` alone, and the exponential of the cumulants' series is the product over classes.
     """
     order = len(coefficients) - 1
     if order == 0:
@@ -198,9 +192,9 @@ def kernel_within(q: Dirichlet, coefficients: Sequence[float]) -> Float[Tensor, 
     log_scale = torch.nn.functional.softplus(q.log_precision.double())  # log(1 + alpha_0), as in kernel_between
     degrees = _counting(order, log_alpha) + 2
     sums = _PowerSums.apply(log_alpha - log_scale.unsqueeze(-1), degrees)  # type: ignore[no-untyped-call]
-    counts = _constants(_connected_pairs(order), log_alpha.device).view(order, order)
-    left_over = (2 * (degrees - 1).unsqueeze(-1) - degrees).clamp(min=0)  # 2 m - d; counts are 0 where it is negative
-    cumulants = ((counts * torch.exp(-log_scale[:, None, None] * left_over)) @ sums.unsqueeze(-1)).squeeze(-1)
+    table = _constants(_cumulant_coefficients(order), log_alpha.device).view(order, order)
+    excess = (2 * (degrees - 1).unsqueeze(-1) - degrees).clamp(min=0)  # 2 m - d; the table is 0 where this is negative
+    cumulants = ((table * torch.exp(-log_scale[:, None, None] * excess)) @ sums.unsqueeze(-1)).squeeze(-1)
     steps = degrees - 2
     precision = q.log_precision.double().exp().unsqueeze(-1)
     factors = _products((steps + 1) * torch.exp(2 * log_scale).unsqueeze(-1) / (precision + steps).square())
@@ -209,12 +203,13 @@ def kernel_within(q: Dirichlet, coefficients: Sequence[float]) -> Float[Tensor, 
 
 
 @lru_cache(maxsize=64)
-def _connected_pairs(order: int) -> tuple[float, ...]:
-    """Cumulants of a product of two gamma variables of shape ``a``: the coefficient of ``a^d`` in the ``m``-th, over ``m!``.
+def _cumulant_coefficients(order: int) -> tuple[float, ...]:
+    """Coefficients of the cumulants of a product of two independent gamma variables of shape ``a``, in powers of ``a``.
 
-    It stands at ``(m - 1, d - 2)``. The ``m``-th moment is the square of the rising factorial of ``a``, in which the
-    coefficient of ``a^d`` counts the pairs of permutations of ``m`` points with ``d`` cycles in all. The cumulant counts
-    those pairs that together connect all points.
+    The result is a flattened square table. Its entry ``(m - 1, d - 2)`` is the coefficient of ``a^d`` in the ``m``-th
+    cumulant, divided by ``m!``. The ``m``-th moment is the square of the ``m``-th rising factorial of ``a``: its
+    coefficient of ``a^d`` counts the pairs of permutations of ``m`` points that have ``d`` cycles in all. The cumulant
+    counts only those pairs that together connect all ``m`` points.
     """
     rising = [np.array([1], dtype=object)]
     for n in range(order):
@@ -226,13 +221,13 @@ def _connected_pairs(order: int) -> tuple[float, ...]:
         for i in range(1, m):
             split = math.comb(m - 1, i - 1) * np.convolve(cumulants[i], moments[m - i])
             rest[: len(split)] -= split
-        cumulants.append(rest[: m + 2])  # no more than m + 1 cycles hold m points together
+        cumulants.append(rest[: m + 2])  # pairs that connect m points have at most m + 1 cycles
         table[m - 1, :m] = [float(count / math.factorial(m)) for count in cumulants[m][2:]]
     return tuple(table.flatten().tolist())
 
 
 class _PowerSums(torch.autograd.Function):
-    """``sum_k exp(d u_k)`` for each degree ``d``. The powers are kept, and the gradient is one product with them."""
+    """``sum_k exp(d u_k)`` for each degree ``d``; the gradient is one product with the stored powers."""
 
     @staticmethod
     def forward(ctx: Any, u: Tensor, degrees: Tensor) -> Tensor:
@@ -248,18 +243,18 @@ class _PowerSums(torch.autograd.Function):
 
 
 class _Exponential(torch.autograd.Function):
-    """Coefficients 1, 2, .. of ``exp(sum_m k_m t^m)``. Their derivatives in ``k_m`` are the coefficients, shifted by m."""
+    """Coefficients 1, 2, .. of ``exp(sum_m k_m t^m)``; their derivatives in ``k_m`` are the coefficients shifted by ``m``."""
 
     @staticmethod
     def forward(ctx: Any, exponents: Tensor) -> Tensor:
         order = exponents.shape[1]
-        if _has_kernels(exponents, order):
+        if _use_triton(exponents, order):
             from opu.distributions.moments_triton import exponential
 
             series = exponential(exponents)
         else:
             series = torch.ones(len(exponents), order + 1, dtype=exponents.dtype, device=exponents.device)
-            weighted = (exponents * (_counting(order, exponents) + 1)).flip(1)  # m k_m, the last first
+            weighted = (exponents * (_counting(order, exponents) + 1)).flip(1)  # m k_m, in reverse order
             for j in range(1, order + 1):
                 series[:, j] = (weighted[:, order - j :] * series[:, :j]).sum(1) / j
         ctx.save_for_backward(series)
@@ -284,23 +279,19 @@ def kernel_between(p: Dirichlet, q: Dirichlet, coefficients: Sequence[float]) ->
     The product over classes is a tree of truncated convolutions. ``t`` is scaled by :math:`(1 + \alpha_0)(1 + \beta_0)`,
     which keeps every coefficient within the range of float64 for precisions from 1e-6 to 1e9.
     """
-    order = len(coefficients) - 1
-    if order == 0:
-        return torch.full_like(p.log_precision, coefficients[0], dtype=torch.float64)
     alpha, beta = p.log_concentration().exp(), q.log_concentration().exp()
     alpha_0, beta_0 = alpha.sum(-1, keepdim=True), beta.sum(-1, keepdim=True)
     scale = (1 + alpha_0) * (1 + beta_0)
-    steps = _counting(order, alpha)
+    steps = _counting(len(coefficients) - 1, alpha)
     rising = (alpha.unsqueeze(-1) + steps) * (beta.unsqueeze(-1) + steps) / ((steps + 1) * scale.unsqueeze(-1))
-    one = torch.ones_like(rising[..., :1])
-    series = torch.cat([one, _products(rising)], -1)
+    series = torch.nn.functional.pad(_products(rising), (1, 0), value=1.0)
     factors = _products((steps + 1) * scale / ((alpha_0 + steps) * (beta_0 + steps)))
     moments = _product_over_classes(series)[:, 1:] * factors
     return coefficients[0] + moments @ _constants(tuple(coefficients[1:]), alpha.device)
 
 
 def _products(factors: Float[Tensor, "*B J"]) -> Float[Tensor, "*B J"]:
-    # The gradient of torch.cumprod reads back whether a factor is 0, which makes the CPU wait; ours are positive.
+    # Not torch.cumprod: its gradient checks on the CPU whether a factor is 0. Ours are positive.
     return factors.log().cumsum(-1).exp()
 
 
@@ -315,5 +306,5 @@ def _product_over_classes(series: Float[Tensor, "B K J"]) -> Float[Tensor, "B J"
 def _truncated_product(left: Float[Tensor, "B K J"], right: Float[Tensor, "B K J"]) -> Float[Tensor, "B K J"]:
     length = left.shape[-1]
     padded = torch.nn.functional.pad(right, (length - 1, 0))
-    # Row j of the Toeplitz view holds 0, .., right[0], .., right[j]; reversed, it lines up with left[0] .. left[j].
+    # Row j of the Toeplitz view holds 0, .., right[0], .., right[j], which meet left[j], .., left[0].
     return (padded.unfold(-1, length, 1) @ left.flip(-1).unsqueeze(-1)).squeeze(-1)

@@ -1,7 +1,7 @@
 """The loops of :mod:`opu.distributions.moments` as three Triton kernels.
 
-PyTorch reads all particles once for every power and launches a kernel for every moment; these kernels read them twice in
-all. Triton comes with torch for CUDA; on other machines this file is not imported.
+PyTorch reads all particles once for every power and launches a kernel for every moment; these kernels read all particles
+twice. Triton comes with torch for CUDA; on other machines this file is not imported.
 """
 
 from typing import no_type_check
@@ -12,7 +12,7 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
-WIDEST = 1024  # classes that one program reads at once
+MAX_WIDE = 1024  # largest number of classes that one program reads in one step
 
 
 def sweep(
@@ -36,7 +36,7 @@ def sweep(
     tall = min(1024 // wide, triton.next_power_of_2(count))
     with torch.cuda.device_of(points):  # Triton launches on the current device
         _each_point[count * batch,](
-            points, mean.to(points), weights, table, *outputs, *sizes, WIDE=min(WIDEST, classes), num_warps=warps
+            points, mean.to(points), weights, table, *outputs, *sizes, WIDE=min(MAX_WIDE, classes), num_warps=warps
         )
         _gradient[batch, triton.cdiv(num_classes, wide)](points, slopes, in_mean, *sizes, WIDE=wide, TALL=tall)
     return moments.mean(0)[:, : order + 1], in_mean.double(), scaling.sum(0)

@@ -6,64 +6,73 @@ Both fits are batched: every input takes its own Newton or quasi-Newton steps, a
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from opu.distributions.dirichlet import Dirichlet
 from opu.distributions.kernels import Exponential, Kernel
 from opu.distributions.moments import kernel_to_points, kernel_within
 
-# A cloud that sits in one point has no finite best precision; fits stop at the edge of the supported range.
+# Particles that coincide have no finite best precision; fits stop at the edge of the supported range.
 LARGEST_LOG_PRECISION = 20.0
-_LOG_OF_ZERO = -1e4  # an exact 0 says no more than that it is very small
+RowFunction = Callable[[Tensor, Tensor], Tensor]
+_LOG_OF_ZERO = -1e4  # in place of minus infinity: a probability that was rounded to 0
 
 
 def maximum_likelihood(log_particles: Float[Tensor, "S B K"], max_steps: int = 100) -> Dirichlet:
     r"""The Dirichlet under which each input's particles are most likely: the optimum of the forward KL.
 
     The log-likelihood is concave in :math:`\alpha` and depends on the particles through the mean of their logarithms.
-    Its Hessian is diagonal plus rank one, so a Newton step costs as much as a gradient (Minka, 2000). Steps are halved
-    where they would not climb, and a concentration falls at most a hundredfold in one step.
+    Its Hessian is diagonal plus rank one, so a Newton step costs as much as a gradient (Minka, 2000). A step that would
+    not increase the likelihood is halved, and a concentration falls at most a hundredfold in one step.
     """
-    # In float64 the rows sum to 1 once more.
+    # Normalised again in float64.
     particles = log_particles.double()
     particles = particles.masked_fill(particles == -torch.inf, _LOG_OF_ZERO).log_softmax(-1)
     statistics = particles.mean(0)
-    # No concentration is smaller than the one that explains its class at the largest precision; from far below it
-    # Newton's steps would only double, and where one class has nearly everything they would cancel.
+    # At the optimum, no concentration is below this bound. From far below it, a Newton step would only double the
+    # concentration, or cancel if one class has nearly all the mass.
     alpha = torch.maximum(moment_match(particles).log_concentration().exp(), 1 / (LARGEST_LOG_PRECISION - statistics))
     likelihood = _log_likelihood(alpha, statistics)
-    active = torch.ones_like(likelihood, dtype=torch.bool)
+    rows = torch.arange(len(alpha), device=alpha.device)
     for _ in range(max_steps):
-        rows = active.nonzero().squeeze(-1)
         if not len(rows):
             break
         moved, value = _climb(alpha[rows], statistics[rows], likelihood[rows])
-        change = (moved.log() - alpha[rows].log()).abs().amax(-1)
+        moving = (moved.log() - alpha[rows].log()).abs().amax(-1) > 1e-9
         alpha[rows], likelihood[rows] = moved, value
-        active[rows] = change > 1e-9
+        rows = rows[moving]
     return Dirichlet.from_log_concentration(alpha.log()).to(log_particles.dtype)
 
 
 def _climb(
     alpha: Float[Tensor, "N K"], statistics: Float[Tensor, "N K"], likelihood: Float[Tensor, " N"]
-) -> tuple[Float[Tensor, "N K"], Float[Tensor, " N"]]:
-    """One damped Newton step for each row; a row that cannot climb stays where it is."""
+) -> list[Tensor]:
+    """The concentrations and the log-likelihood after one damped Newton step."""
     step = _newton_step(alpha, statistics)
-    best, value = alpha.clone(), likelihood.clone()
-    waiting = torch.ones_like(likelihood, dtype=torch.bool)
-    size = 1.0
-    for _ in range(12):
-        rows = waiting.nonzero().squeeze(-1)
-        if not len(rows):
-            break
+
+    def attempt(rows: Tensor, size: float) -> tuple[Tensor, tuple[Tensor, ...]]:
         trial = _within_bounds(torch.maximum(alpha[rows] + size * step[rows], alpha[rows] / 100))
         reached = _log_likelihood(trial, statistics[rows])
-        good = reached >= value[rows]
-        best[rows[good]], value[rows[good]] = trial[good], reached[good]
-        waiting[rows[good]] = False
-        size /= 2
-    return best, value
+        return reached >= likelihood[rows], (trial, reached)
+
+    return _line_search(attempt, (alpha, likelihood), max_halvings=12)
+
+
+def _line_search(
+    attempt: Callable[[Tensor, float], tuple[Tensor, tuple[Tensor, ...]]], start: tuple[Tensor, ...], max_halvings: int
+) -> list[Tensor]:
+    """Try steps of size 1, 1/2, 1/4, .. until each row has accepted one; a row that accepts none stays at the start."""
+    found = [values.clone() for values in start]
+    rows, size = torch.arange(len(found[0]), device=found[0].device), 1.0
+    for _ in range(max_halvings):
+        if not len(rows):
+            break
+        good, trial = attempt(rows, size)
+        for values, new in zip(found, trial, strict=True):
+            values[rows[good]] = new[good]
+        rows, size = rows[~good], size / 2
+    return found
 
 
 def _newton_step(alpha: Float[Tensor, "N K"], statistics: Float[Tensor, "N K"]) -> Float[Tensor, "N K"]:
@@ -71,7 +80,7 @@ def _newton_step(alpha: Float[Tensor, "N K"], statistics: Float[Tensor, "N K"]) 
     gradient = torch.digamma(total) - torch.digamma(alpha) + statistics
     curvature = torch.polygamma(1, alpha)
     shared = torch.polygamma(1, total)
-    # (D - c 1 1')^-1 applied to the gradient, D the classes' trigammas and c that of the total.
+    # (D - c 1 1')^-1 times the gradient; D holds the trigammas of the classes, c is the trigamma of the total.
     weighted = (gradient / curvature).sum(-1, keepdim=True)
     correction = weighted / (1 / shared - (1 / curvature).sum(-1, keepdim=True))
     return (gradient + correction) / curvature
@@ -87,7 +96,7 @@ def _within_bounds(alpha: Float[Tensor, "N K"]) -> Float[Tensor, "N K"]:
 
 
 def moment_match(log_particles: Float[Tensor, "S B K"]) -> Dirichlet:
-    """The Dirichlet with the particles' mean and the precision that their variance suggests: near the optimum in MMD."""
+    """The Dirichlet with the particles' mean and total variance, which is close to the nearest one in MMD."""
     particles = log_particles.double().exp()
     mean = particles.mean(0).clamp(min=1e-100)
     variance = particles.var(0, correction=0).sum(-1)
@@ -109,14 +118,13 @@ def minimum_mmd(
     """The Dirichlet nearest to each input's particles in exact MMD, by quasi-Newton steps.
 
     Args:
-        log_particles: The clouds.
-        kernel: One that is a power series in the inner product; exponential unless given.
-        max_steps: At most.
-        start: Where to begin; at the likelihood's optimum unless given.
-        tolerance: An input is done when a step gains no more than this in squared MMD.
+        log_particles: The particles of each input.
+        kernel: A kernel that is a power series in the inner product; by default the exponential one.
+        max_steps: Largest number of steps.
+        start: First guess; by default the most likely Dirichlet.
+        tolerance: An input is done once a step lowers its squared MMD by no more than this.
     """
-    kernel = kernel if kernel is not None else Exponential()
-    coefficients = kernel.power_series()
+    coefficients = (kernel or Exponential()).power_series()
     points = log_particles.double().exp()
     start = maximum_likelihood(log_particles.double()) if start is None else start
 
@@ -128,7 +136,7 @@ def minimum_mmd(
         q = to_dirichlet(parameters)
         return kernel_within(q, coefficients) - 2 * kernel_to_points(q, points[:, rows], coefficients)
 
-    # At the likelihood's optimum a rare class may have a log-mean of -200, from where the MMD feels no slope.
+    # The most likely Dirichlet may give a rare class a log-mean of -200, where the gradient of the MMD vanishes.
     logits = start.log_mean.double().clamp(min=-15.0)
     parameters = torch.cat([logits, start.log_precision.double().unsqueeze(-1)], -1)
     solution = minimise_rows(distance, parameters, max_steps, tolerance)
@@ -136,21 +144,22 @@ def minimum_mmd(
 
 
 def minimise_rows(
-    function: Callable[[Tensor, Tensor], Tensor], start: Float[Tensor, "B N"], max_steps: int, tolerance: float = 1e-10
+    function: RowFunction, start: Float[Tensor, "B N"], max_steps: int, tolerance: float = 1e-10
 ) -> Float[Tensor, "B N"]:
     """Minimise one function for each row by BFGS with backtracking, all rows at once.
 
-    ``function(parameters, rows)`` gives one value for each of the rows it is asked for. Rows leave the computation once
-    a step gains no more than the tolerance.
+    Args:
+        function: From parameters and the numbers of their rows to one value per row.
+        start: First guess, one row for each function.
+        max_steps: Largest number of steps.
+        tolerance: A row is done once a step lowers its value by no more than this.
     """
-    everyone = torch.arange(len(start), device=start.device)
-    x, (value, gradient) = start.clone(), _value_and_gradient(function, start, everyone)
+    rows = torch.arange(len(start), device=start.device)
+    x, (value, gradient) = start.clone(), _value_and_gradient(function, start, rows)
     identity = torch.eye(start.shape[-1], dtype=start.dtype, device=start.device)
-    # The first step has a length of a tenth, whatever the slope; what it finds then sets the scale.
+    # The first step has length 0.1 whatever the gradient; the curvature that it finds sets the scale of later steps.
     inverse = identity * (0.1 / gradient.norm(dim=-1).clamp(min=1e-300))[:, None, None]
-    active = torch.ones(len(start), dtype=torch.bool, device=start.device)
     for number in range(max_steps):
-        rows = active.nonzero().squeeze(-1)
         if not len(rows):
             break
         direction = _descent(inverse[rows], gradient[rows])
@@ -158,8 +167,9 @@ def minimise_rows(
         step, change = moved - x[rows], new_gradient - gradient[rows]
         before = _rescaled(identity, step, change) if number == 0 else inverse[rows]
         inverse[rows] = _updated_inverse(before, step, change, identity)
-        active[rows] = value[rows] - new_value > tolerance
+        gaining = value[rows] - new_value > tolerance
         x[rows], value[rows], gradient[rows] = moved, new_value, new_gradient
+        rows = rows[gaining]
     return x
 
 
@@ -168,7 +178,7 @@ def _rescaled(identity: Tensor, step: Tensor, change: Tensor) -> Tensor:
     return identity * torch.where(scale > 0, scale, torch.ones_like(scale))[:, None, None]
 
 
-def _value_and_gradient(function: Callable[[Tensor, Tensor], Tensor], x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+def _value_and_gradient(function: RowFunction, x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     with torch.enable_grad():
         x = x.detach().requires_grad_()
         value = function(x, rows)
@@ -185,29 +195,16 @@ def _descent(inverse: Float[Tensor, "R N N"], gradient: Float[Tensor, "R N"]) ->
 
 
 def _backtrack(
-    function: Callable[[Tensor, Tensor], Tensor],
-    x: Tensor,
-    value: Tensor,
-    gradient: Tensor,
-    direction: Tensor,
-    rows: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
+    function: RowFunction, x: Tensor, value: Tensor, gradient: Tensor, direction: Tensor, rows: Tensor
+) -> list[Tensor]:
     slope = (gradient * direction).sum(-1)
-    best, best_value, best_gradient = x.clone(), value.clone(), gradient.clone()
-    waiting: Bool[Tensor, " R"] = torch.ones_like(value, dtype=torch.bool)
-    size = 1.0
-    for _ in range(10):
-        some = waiting.nonzero().squeeze(-1)
-        if not len(some):
-            break
+
+    def attempt(some: Tensor, size: float) -> tuple[Tensor, tuple[Tensor, ...]]:
         trial = x[some] + size * direction[some]
         reached, new_gradient = _value_and_gradient(function, trial, rows[some])
-        good = reached <= value[some] + 1e-4 * size * slope[some]
-        taken = some[good]
-        best[taken], best_value[taken], best_gradient[taken] = trial[good], reached[good], new_gradient[good]
-        waiting[taken] = False
-        size /= 2
-    return best, best_value, best_gradient
+        return reached <= value[some] + 1e-4 * size * slope[some], (trial, reached, new_gradient)
+
+    return _line_search(attempt, (x, value, gradient), max_halvings=10)
 
 
 def _updated_inverse(inverse: Tensor, step: Tensor, change: Tensor, identity: Tensor) -> Tensor:

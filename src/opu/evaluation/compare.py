@@ -14,6 +14,8 @@ from opu.evaluation.trivial import trivial_scores
 from opu.prediction import Prediction, Scores, as_arrays, predict_student, predict_teacher
 from opu.teachers import Teacher
 
+Array = NDArray[np.float64]
+
 # The measures that particles have without a fitted Dirichlet.
 TEACHER_MEASURES = measures.named("E", "P", "MI")
 
@@ -26,12 +28,10 @@ def trivial_detection(x: Tensor, ood: Mapping[str, Tensor], calibration: Tensor)
         ood: Out-of-distribution sets by name.
         calibration: In-distribution inputs whose median statistics the detectors compare with.
     """
-    inside = as_arrays(trivial_scores(x, calibration))
-    result = {}
+    inside, result = as_arrays(trivial_scores(x, calibration)), {}
     for name, inputs in ood.items():
         outside = as_arrays(trivial_scores(inputs, calibration))
-        positive = _positive(len(x), len(inputs))
-        result[name] = {m: metrics.auroc(np.concatenate([inside[m], outside[m]]), positive) for m in inside}
+        result[name] = {m: metrics.auroc(*_joined(inside[m], s)) for m, s in outside.items()}
     return result
 
 
@@ -52,34 +52,37 @@ def compare(
         x: Test inputs that neither has seen.
         labels: Classes of the test inputs.
         ood: Out-of-distribution sets by name.
-        calibration: Held-out in-distribution inputs, with which the trivial detectors compare.
-        num_particles: Number of the teacher's particles per input.
+        calibration: Held-out in-distribution inputs whose median statistics the trivial detectors compare with.
+        num_particles: Number of particles per input.
     """
     check_inputs(calibration, "calibration inputs")
-    predictions = {"teacher": predict_teacher(teacher, x, num_particles), "student": predict_student(student, x)}
-    inside = {name: prediction.scores for name, prediction in predictions.items()}
-    inside["trivial"] = as_arrays(trivial_scores(x, calibration))
-    result: dict[str, Any] = {"accuracy": {}, "calibration": {}, "misclassification": {}, "ood": {}}
-    for name, prediction in predictions.items():
-        result["accuracy"][name] = metrics.accuracy(prediction.probabilities, labels)
-        result["calibration"][name] = _calibration(prediction.probabilities, labels)
-    result["misclassification"] = _misclassification(predictions, inside, labels)
-    scores = {"test": inside}
-    for name, inputs in ood.items():
-        scores[name] = {
-            "teacher": predict_teacher(teacher, inputs, num_particles).scores,
-            "student": predict_student(student, inputs).scores,
-            "trivial": as_arrays(trivial_scores(inputs, calibration)),
-        }
-        result["ood"][name] = _out_of_distribution(inside, scores[name])
-    return result, scores
+
+    def predict(inputs: Tensor) -> dict[str, Prediction]:
+        ours = predict_student(student, inputs)
+        # The trivial detectors look for the student's errors.
+        trivial = Prediction(ours.probabilities, as_arrays(trivial_scores(inputs, calibration)))
+        return {"teacher": predict_teacher(teacher, inputs, num_particles), "student": ours, "trivial": trivial}
+
+    inside, outside = predict(x), {name: predict(inputs) for name, inputs in ood.items()}
+    result: dict[str, Any] = {"accuracy": {}, "calibration": {}, "misclassification": {"base_rate": {}}, "ood": {}}
+    for model, prediction in inside.items():
+        probabilities = prediction.probabilities
+        wrong = (probabilities.argmax(-1) != labels).numpy()
+        result["misclassification"][model] = _find_errors(prediction.scores, wrong)
+        if model != "trivial":
+            result["accuracy"][model] = metrics.accuracy(probabilities, labels)
+            result["calibration"][model] = _calibration(probabilities, labels)
+            result["misclassification"]["base_rate"][model] = 100 * float(wrong.mean())
+    result["ood"] = {name: _compare_ood(inside, models) for name, models in outside.items()}
+    sets = {"test": inside, **outside}
+    return result, {name: {model: p.scores for model, p in models.items()} for name, models in sets.items()}
 
 
 def assess(inside: Prediction, labels: Tensor, outside: Mapping[str, Prediction]) -> dict[str, Any]:
     """All metrics of one model: accuracy, calibration, and how well each score detects errors and OOD inputs.
 
-    The metrics of a score are None if it is not finite for some input, as the differential entropy of an exploding
-    precision. A score that is expensive to compute may cover only the first inputs of an out-of-distribution set.
+    The metrics of a score are None if it is not finite for some input, or if there is nothing to detect. A score that is
+    expensive to compute may cover only the first inputs of an out-of-distribution set.
 
     Args:
         inside: Predictions for the test inputs.
@@ -91,18 +94,13 @@ def assess(inside: Prediction, labels: Tensor, outside: Mapping[str, Prediction]
     result: dict[str, Any] = {
         "accuracy": 100 * float(1 - wrong.mean()),
         **_calibration(p, labels),
-        "misclassification": {"base_rate": 100 * float(wrong.mean())},
+        "misclassification": {"base_rate": 100 * float(wrong.mean()), **_find_errors(inside.scores, wrong)},
         "ood": {},
     }
-    for m, s in inside.scores.items():
-        found = _detection(s, wrong)
-        result["misclassification"][m] = None if found is None else {**found, "aurc": metrics.aurc(s, wrong)}
     for name, prediction in outside.items():
         count = len(prediction.probabilities)
-        result["ood"][name] = {"base_rate": 100 * count / (len(wrong) + count), "count": count} | {
-            m: _detection(np.concatenate([inside.scores[m], s]), _positive(len(wrong), len(s)))
-            for m, s in prediction.scores.items()
-        }
+        base_rate = 100 * count / (len(wrong) + count)
+        result["ood"][name] = {"base_rate": base_rate, "count": count, **_find_ood(inside.scores, prediction.scores)}
     return result
 
 
@@ -114,44 +112,26 @@ def _calibration(probabilities: Tensor, labels: Tensor) -> dict[str, float]:
     }
 
 
-def _misclassification(
-    predictions: Mapping[str, Prediction], inside: Mapping[str, Scores], labels: Tensor
-) -> dict[str, Any]:
-    table: dict[str, Any] = {"base_rate": {}}
-    errors = {name: (each.probabilities.argmax(-1) != labels).numpy() for name, each in predictions.items()}
-    errors["trivial"] = errors["student"]  # the trivial detectors look for the student's errors
-    for name, scores in inside.items():
-        wrong = errors[name]
-        if name != "trivial":
-            table["base_rate"][name] = 100 * float(wrong.mean())
-        if wrong.any() and not wrong.all():
-            table[name] = {
-                m: {**metrics.detection(s, wrong), "aurc": metrics.aurc(s, wrong)} for m, s in scores.items()
-            }
-        else:  # without errors, or with errors only, there is nothing to detect
-            table[name] = dict.fromkeys(scores)
-    return table
+def _find_errors(scores: Scores, wrong: NDArray[np.bool_]) -> dict[str, dict[str, float] | None]:
+    found = {m: metrics.detection_or_none(s, wrong) for m, s in scores.items()}
+    return {m: None if each is None else {**each, "aurc": metrics.aurc(scores[m], wrong)} for m, each in found.items()}
 
 
-def _out_of_distribution(inside: Mapping[str, Scores], outside: Mapping[str, Scores]) -> dict[str, Any]:
-    num_inside, num_outside = (len(next(iter(scores["teacher"].values()))) for scores in (inside, outside))
-    positive = _positive(num_inside, num_outside)
-    table: dict[str, Any] = {"base_rate": 100 * float(positive.mean()), "count": num_outside}
-    for name in outside:
-        table[name] = {
-            m: metrics.detection(np.concatenate([inside[name][m], s]), positive) for m, s in outside[name].items()
-        }
-    if "novelty" in outside["student"]:
-        both = np.concatenate([inside["student"]["novelty"], outside["student"]["novelty"]])
+def _find_ood(inside: Scores, outside: Scores) -> dict[str, dict[str, float] | None]:
+    return {m: metrics.detection_or_none(*_joined(inside[m], s)) for m, s in outside.items()}
+
+
+def _compare_ood(inside: Mapping[str, Prediction], outside: Mapping[str, Prediction]) -> dict[str, Any]:
+    num_inside, count = (len(models["student"].probabilities) for models in (inside, outside))
+    table: dict[str, Any] = {"base_rate": 100 * (count / (num_inside + count)), "count": count}
+    table |= {model: _find_ood(inside[model].scores, p.scores) for model, p in outside.items()}
+    if table["student"].get("novelty") is not None:
+        both, positive = _joined(*(models["student"].scores["novelty"] for models in (inside, outside)))
         interval = metrics.bootstrap_interval(metrics.auroc, both, positive, strata=positive, num_resamples=100)
         table["student"]["novelty"]["auroc_interval"] = list(interval)
     return table
 
 
-def _positive(num_inside: int, num_outside: int) -> NDArray[np.bool_]:
-    return np.repeat([False, True], [num_inside, num_outside])
-
-
-def _detection(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> dict[str, float] | None:
-    known = positive.any() and not positive.all() and np.isfinite(scores).all()
-    return metrics.detection(scores, positive) if known else None
+def _joined(inside: Array, outside: Array) -> tuple[Array, NDArray[np.bool_]]:
+    """The scores of both, and which of them are out of distribution."""
+    return np.concatenate([inside, outside]), np.repeat([False, True], [len(inside), len(outside)])

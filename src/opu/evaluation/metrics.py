@@ -21,10 +21,16 @@ def detection(scores: ArrayLike, positive: ArrayLike) -> dict[str, float]:
     """AUROC, AUPR and the false-positive rate at a true-positive rate of 95 %, all in percent."""
     scores, positive = _checked(scores, positive)
     return {
-        "auroc": 100 * float(sk.roc_auc_score(positive, scores)),
+        "auroc": auroc(scores, positive),
         "aupr": 100 * float(sk.average_precision_score(positive, scores)),
         "fpr95": 100 * fpr_at_tpr(scores, positive),
     }
+
+
+def detection_or_none(scores: Array, positive: Array) -> dict[str, float] | None:
+    """The same, or None if there is nothing to tell apart or a score is not finite."""
+    possible = positive.any() and not positive.all() and np.isfinite(scores).all()
+    return detection(scores, positive) if possible else None
 
 
 def auroc(scores: ArrayLike, positive: ArrayLike) -> float:
@@ -72,11 +78,22 @@ def brier_score(probabilities: Float[Tensor, "B K"], labels: Tensor) -> float:
 
 def calibration_error(probabilities: Float[Tensor, "B K"], labels: Tensor, num_bins: int = 15) -> float:
     """ECE, in percent: mean gap between confidence and accuracy over bins of equal width, weighted by their size."""
-    confidence, predicted = probabilities.double().max(-1)
-    right = (predicted == labels).double()
-    bins = (confidence * num_bins).long().clamp(max=num_bins - 1)
+    confidence, right, bins = _binned(probabilities, labels, num_bins)
     gap = torch.zeros(num_bins, dtype=torch.float64, device=bins.device).index_add(0, bins, right - confidence)
     return 100 * float(gap.abs().sum() / len(labels))
+
+
+def reliability(probabilities: Float[Tensor, "B K"], labels: Tensor, num_bins: int = 10) -> list[list[float | int]]:
+    """Mean confidence, accuracy and count of each bin of a reliability diagram that is not empty."""
+    confidence, right, bins = _binned(probabilities, labels, num_bins)
+    inside = [bins == number for number in bins.unique()]
+    return [[float(confidence[rows].mean()), float(right[rows].mean()), int(rows.sum())] for rows in inside]
+
+
+def _binned(probabilities: Tensor, labels: Tensor, num_bins: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The confidence of each input, whether it is right (0 or 1), and its bin of equal width."""
+    confidence, predicted = probabilities.double().max(-1)
+    return confidence, (predicted == labels).double(), (confidence * num_bins).long().clamp(max=num_bins - 1)
 
 
 def bootstrap_interval(

@@ -1,4 +1,4 @@
-"""Trivial detectors, which know nothing of the classes. An OOD set that they solve is no evidence for a better method.
+"""Trivial detectors, which know nothing of the classes. An OOD set that they solve is no evidence for any method.
 
 Each detector is two-sided: an input's score is the distance of its statistic from the median over calibration inputs.
 """
@@ -38,12 +38,9 @@ def negative_part(x: Tensor) -> Float[Tensor, " B"]:
 
 def detectors(x: Tensor) -> dict[str, Callable[[Tensor], Tensor]]:
     """The statistics that make sense for inputs of this shape."""
-    everywhere: dict[str, Callable[[Tensor], Tensor]] = {
-        "mean_intensity": mean_intensity,
-        "norm": norm,
-        "negative_part": negative_part,
-    }
-    return everywhere if x.ndim == 2 else {**everywhere, "border_ink": border_ink}
+    found: dict[str, Callable[[Tensor], Tensor]]
+    found = {"mean_intensity": mean_intensity, "norm": norm, "negative_part": negative_part}
+    return found if x.ndim == 2 else {**found, "border_ink": border_ink}
 
 
 def trivial_scores(x: Tensor, calibration: Tensor) -> dict[str, Float[Tensor, " B"]]:

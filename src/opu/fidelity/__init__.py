@@ -1,6 +1,6 @@
-"""How well a student stands for its teacher: noise, family and amortisation apart, and what to change.
+"""How close a student is to its teacher: noise, family and amortisation apart, and what to change.
 
-``report(student, teacher, inputs)`` gives all of it; ``gaps(q, log_particles)`` gives the distances alone.
+``report(student, teacher, inputs)`` compares the two in every respect; ``gaps(q, log_particles)`` gives the distances alone.
 """
 
 from opu.fidelity.gaps import Gaps, gaps

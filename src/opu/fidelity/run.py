@@ -1,30 +1,31 @@
-"""`opu fidelity`: the report on a run folder, or on a saved student with particles in files."""
+"""``opu fidelity``: the report on a run folder, or on a saved student with particles in files."""
 
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
+from opu import plotting
+from opu.choices import Outputs
 from opu.environment import environment
 from opu.fidelity.report import Fidelity
 from opu.fidelity.report import report as compare
 from opu.files import read_state, write_json, write_state
 from opu.students import load
+from opu.tables import print_table
 from opu.teachers import ParticleBank, Teacher
 from opu.teachers.array_files import open_array
 
 EVALUATION = "evaluation.safetensors"
-MOST_SEEN = 200
-MOST_INPUTS = 1000
-ROWS = {
-    "total": "student to particles",
-    "noise": "particles to their law (noise)",
-    "family": "best Dirichlet to that law (family)",
-    "amortisation": "student beyond the best Dirichlet (amortisation)",
-    "bound": "student to the best Dirichlet (bound on it)",
+MAX_INPUTS, MAX_SEEN = 1000, 200
+DISTANCES = {
+    "total": "MMD: student to particles",
+    "noise": "MMD: particles to their distribution (noise)",
+    "family": "MMD: nearest Dirichlet to that distribution (family gap)",
+    "amortisation": "MMD: student minus nearest Dirichlet (amortisation gap)",
+    "bound": "MMD: student to nearest Dirichlet (bound of that gap)",
 }
 
 
@@ -32,20 +33,22 @@ ROWS = {
 def keep_evaluation(
     run: Path, teacher: Teacher, inputs: Tensor, labels: Tensor | None, seen: Tensor, num_particles: int = 500
 ) -> None:
-    """Write what a report needs of a teacher into a run folder: its particles for test inputs and for some seen ones."""
-    # Evenly spaced, since rows may be sorted by class.
-    seen, inputs_kept = (x[:: max(1, len(x) // most)][:most] for x, most in ((seen, MOST_SEEN), (inputs, MOST_INPUTS)))
-    if labels is not None:
-        labels = labels[:: max(1, len(inputs) // MOST_INPUTS)][:MOST_INPUTS]
+    """Write particles for a later report into a run folder: for up to 1000 test inputs, and 200 that the student has seen."""
+    labels = None if labels is None else _thinned(labels, MAX_INPUTS)
+    inputs, seen = _thinned(inputs, MAX_INPUTS), _thinned(seen, MAX_SEEN)
     state = {
         "kind": "opu evaluation",
-        "inputs": inputs_kept,
+        "inputs": inputs,
         "labels": labels,
-        "log_particles": teacher(inputs_kept, num_particles),
+        "log_particles": teacher(inputs, num_particles),
         "seen": seen,
         "seen_log_particles": teacher(seen, num_particles),
     }
     write_state(run / EVALUATION, state)
+
+
+def _thinned(rows: Tensor, most: int) -> Tensor:
+    return rows[:: max(1, len(rows) // most)][:most]  # evenly spaced, since rows may be sorted by class
 
 
 def report_on_run(
@@ -54,81 +57,72 @@ def report_on_run(
     inputs: Path | None = None,
     particles: Path | None = None,
     labels: Path | None = None,
-    outputs: str = "probabilities",
+    outputs: Outputs = "probabilities",
     console: Console | None = None,
 ) -> dict[str, Any]:
-    """Compare the student of a run with its teacher's particles; what ``fidelity.json`` holds.
+    """Compare the student of a run with its teacher's particles; return what ``fidelity.json`` holds.
 
     Args:
         run: A run folder, or the folder of a saved student.
-        inputs: File with inputs, where the run holds no evaluation of its own.
-        particles: File with their particles, ``(S, N, K)``.
-        labels: File with their classes, where calibration is wanted.
-        outputs: What the particles are.
-        console: Where to show the table.
+        inputs: File with inputs; by default those that the run folder holds.
+        particles: File with the particles of these inputs, ``(S, N, K)``.
+        labels: File with the classes of these inputs; with them the report has the calibration of both.
+        outputs: Kind of the values in the file of particles.
+        console: Where to print the table.
     """
-    from opu.plotting import draw_fidelity  # before the work, so that a missing package costs none of it
-
     console = console or Console()
-    folder = run / "student" if (run / "student").is_dir() else run
-    student = load(folder)
-    student_type = next(student.parameters()).dtype
+    student = load(run / "student" if (run / "student").is_dir() else run)
+    seen: Tensor | None = None
     if (inputs is None) != (particles is None):
         raise ValueError(
             "--inputs and --particles belong together: the inputs, and the particles of each of them. Give both."
         )
     if inputs is not None and particles is not None:
-        x, seen = _array(inputs), None
-        y = None if labels is None else _array(labels)
+        x, y = _read(inputs), None if labels is None else _read(labels)
         teacher = ParticleBank(particles, x, outputs=outputs)
-        num_particles = teacher.shape[0]
+    elif labels is not None or outputs != "probabilities":
+        raise ValueError(
+            "--labels and --outputs go with --inputs and --particles; the run has its own. Leave them out."
+        )
     else:
-        if labels is not None or outputs != "probabilities":
-            raise ValueError(
-                "--labels and --outputs go with --inputs and --particles; the run has its own. Leave them out."
-            )
         x, y, seen, teacher = _kept(run)
-        num_particles = teacher.shape[0]
-    found = compare(
-        student,
-        teacher,
-        x.to(student_type),
-        labels=y,
-        seen=None if seen is None else seen.to(student_type),
-        num_particles=num_particles,
-    )
-    worst = [_of_input(found, index) for index in found.worst()]
+    dtype = next(student.parameters()).dtype
+    x, seen = x.to(dtype), None if seen is None else seen.to(dtype)
+    found = compare(student, teacher, x, labels=y, seen=seen, num_particles=teacher.shape[0])
+    worst = [_one_input(found, index) for index in found.worst()]
     result = {**found.summary, "worst": worst, "sentence": found.sentence, "environment": environment()}
     write_json(run / "fidelity.json", result)
-    draw_fidelity(run / "fidelity.png", found, student, x.to(student_type), teacher)
+    advice = plotting.missing()
+    if advice is None:
+        plotting.draw_fidelity(run / "fidelity.png", found, student, x, teacher)
     show(result, console)
-    console.print(f"In {run}: fidelity.json, fidelity.png.", highlight=False)
+    console.print(f"Written to {run}: fidelity.json{'' if advice else ', fidelity.png'}.", highlight=False)
+    if advice is not None:
+        console.print(advice, highlight=False, markup=False)
     return result
 
 
 def show(result: dict[str, Any], console: Console) -> None:
-    """The report in the terminal."""
-    table = Table(title=f"{result['num_inputs']} inputs, {result['num_particles']} particles each", box=None)
-    table.add_column("distance (MMD), mean over inputs")
-    table.add_column("", justify="right")
-    for name, words in ROWS.items():
-        table.add_row(words, f"{result['mmd'][name]:.4f}")
-    rank = result["spearman_of_mutual_information"]
-    table.add_row("class probabilities, total variation", f"{result['total_variation']:.4f}")
-    table.add_row("same most probable class", f"{result['same_class']:.1f} %")
-    table.add_row("mutual information, Spearman's rank correlation", "none" if rank is None else f"{rank:.3f}")
-    coverage = result["coverage"]
-    table.add_row(f"particles within {100 * coverage['level']:.0f} % intervals", f"{coverage['of_teacher']:.1f} %")
-    for who, values in result.get("calibration", {}).items():
-        table.add_row(f"{who}: accuracy, ECE", f"{values['accuracy']:.1f} %, {values['ece']:.1f} %")
-    console.print(table)
-    places = ", ".join(str(each["input"]) for each in result["worst"])
-    console.print(f"Worst inputs, by amortisation: {places}.", highlight=False)
+    """Print the report as a table, and what to change."""
+    rank, coverage = result["spearman_of_mutual_information"], result["coverage"]
+    rows = [
+        *([words, f"{result['mmd'][name]:.4f}"] for name, words in DISTANCES.items()),
+        ["total variation between the class probabilities", f"{result['total_variation']:.4f}"],
+        ["same most probable class", f"{result['same_class']:.1f} %"],
+        ["mutual information: Spearman's rank correlation", "none" if rank is None else f"{rank:.3f}"],
+        [f"particles within {100 * coverage['level']:.0f} % intervals", f"{coverage['of_teacher']:.1f} %"],
+    ]
+    for model, found in result.get("calibration", {}).items():
+        rows.append([f"{model}: accuracy, ECE", f"{found['accuracy']:.1f} %, {found['ece']:.1f} %"])
+    title = f"{result['num_inputs']} inputs, {result['num_particles']} particles each"
+    print_table(console, ["mean over inputs", ""], rows, title=title)
+    worst = ", ".join(str(each["input"]) for each in result["worst"])
+    console.print(f"Inputs with the largest amortisation gap: {worst}.", highlight=False)
     console.print(result["sentence"], highlight=False, style="bold")
 
 
-def _of_input(found: Fidelity, index: int) -> dict[str, Any]:
-    distances = {name: float(getattr(found.gaps, name)[index]) for name in ROWS}
+def _one_input(found: Fidelity, index: int) -> dict[str, Any]:
+    distances = {name: float(getattr(found.gaps, name)[index]) for name in DISTANCES}
     return {"input": index, **distances, "total_variation": float(found.total_variation[index])}
 
 
@@ -147,7 +141,7 @@ def _kept(run: Path) -> tuple[Tensor, Tensor | None, Tensor, ParticleBank]:
     return state["inputs"], state["labels"], state["seen"], teacher
 
 
-def _array(path: Path) -> Tensor:
+def _read(path: Path) -> Tensor:
     if path.suffix != ".npy":
         raise ValueError(f"inputs and labels are read from .npy files; got {path.name!r}. Use numpy.save.")
     return torch.as_tensor(open_array(path)[:].copy())

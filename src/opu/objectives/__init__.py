@@ -51,16 +51,16 @@ def parse(text: str) -> WeightedSum:
     return WeightedSum([_term(part) for part in re.split(r"(?<![\d.][eE])\+", text)])
 
 
-# The largest number of classes with which averaged KL was seen to leave the mean close to the teacher's.
+# Up to this number of classes, the averaged KL was seen to leave the mean close to the teacher's.
 MAX_CLASSES_FOR_KL = 50
 
 
 def default(num_classes: int) -> str:
     """The default objective: clipped KL, averaged over the classes, plus exact MMD.
 
-    KL is a sum over classes and MMD is not, so one weight does not suit 10 classes and 47: it would pull the means of the
-    latter away from the teacher's. With hundreds of classes KL does so at any useful weight, and the cross-entropy of the
-    mean takes its place.
+    KL is a sum over classes and MMD is not, so the weight of KL must fall with the number of classes, or the mean would
+    drift away from the teacher's. With hundreds of classes it does so at any useful weight of KL, and the cross-entropy
+    of the mean takes its place.
     """
     if num_classes > MAX_CLASSES_FOR_KL:
         return "cross_entropy + 10*mmd"

@@ -1,4 +1,4 @@
-"""What an objective is, and how objectives add up."""
+"""The interface of an objective, and weighted sums of objectives."""
 
 import math
 from abc import ABC, abstractmethod
@@ -23,8 +23,8 @@ class Objective(Protocol):
 class BaseObjective(ABC):
     """An objective with arithmetic: ``0.1 * ClippedKL() + 10 * ExactMMD()`` is an objective too.
 
-    One that must learn (the critic of the earth mover's distance) keeps its networks and optimiser here and names them
-    in ``state_dict``; it learns only while gradients are enabled, so that evaluating it leaves it as it was.
+    An objective with networks of its own (the critic of the earth mover's distance) returns them in ``state_dict``. It
+    trains them only while gradients are enabled, so that an evaluation does not change them.
     """
 
     @abstractmethod
@@ -32,12 +32,12 @@ class BaseObjective(ABC):
         """One value per input."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint must keep; nothing, unless the objective learns."""
+        """What a checkpoint must keep; nothing if the objective has no networks."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what ``state_dict`` gave."""
-        assert not state, f"{self!r} does not learn, so it has no state to take back"
+        """Restore what ``state_dict`` returned."""
+        assert not state, f"{self!r} has no networks, so it has no state to restore"
 
     def __add__(self, other: Objective) -> "WeightedSum":
         return WeightedSum([*_terms(self), *_terms(other)])
@@ -59,12 +59,9 @@ class WeightedSum(BaseObjective):
         self.terms = [(weight, as_objective(term)) for weight, term in terms]
 
     def __call__(self, x: Tensor, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
-        """The weighted sum of the terms' values."""
-        weight, first = self.terms[0]
-        total = weight * first(x, log_particles, q)
-        for weight, term in self.terms[1:]:
-            total = total + weight * term(x, log_particles, q)
-        return total
+        """The weighted sum of the terms, per input."""
+        first, *others = (weight * term(x, log_particles, q) for weight, term in self.terms)
+        return sum(others, first)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of every term that has one, by position."""
@@ -72,7 +69,7 @@ class WeightedSum(BaseObjective):
         return {position: state for position, state in states.items() if state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what ``state_dict`` gave."""
+        """Restore what ``state_dict`` returned."""
         for position, part in state.items():
             self.terms[int(position)][1].load_state_dict(part)
 
@@ -97,5 +94,5 @@ class _Callable(BaseObjective):
 
 
 def as_objective(objective: Objective) -> BaseObjective:
-    """The objective itself, or a plain callable with the defaults of :class:`BaseObjective`."""
+    """The objective itself, or a plain function wrapped as a :class:`BaseObjective`."""
     return objective if isinstance(objective, BaseObjective) else _Callable(objective)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.optim import Adam, Optimizer
 
 from opu.distributions.dirichlet import Dirichlet
 from opu.objectives.base import BaseObjective
@@ -14,8 +15,8 @@ from opu.objectives.base import BaseObjective
 class Critic(nn.Module):
     """One critic for every input: NN1 reads ``x``, NN2 reads a point on the simplex, NN3 reads both.
 
-    The first layer of NN3 is kept as two blocks, one for each half of what it reads, so that NN1's half is computed once
-    for an input and not once for every particle.
+    The first layer of NN3 is stored as two blocks, one for the features of ``x`` and one for those of the point, so that
+    the first block is applied once per input and not once per particle.
     """
 
     def __init__(self, num_features: int, num_classes: int, hidden: int = 256, x_net: nn.Module | None = None) -> None:
@@ -36,11 +37,11 @@ class Critic(nn.Module):
 class CriticEMD(BaseObjective):
     r"""Kantorovich-Rubinstein estimate :math:`E_{p_x}\psi(\pi; x) - E_{q_x}\psi(\pi; x)` with a learned critic.
 
-    The critic and its Adam are built at the first call, when the shapes are known. While gradients are enabled, each
-    call first trains the critic for ``critic_steps`` steps with a gradient penalty. The penalty looks at the gradient
-    along the simplex only: the direction out of it changes no distance between distributions. It punishes slopes above 1
-    and leaves smaller ones alone; the usual two-sided penalty drives a random slope to plus or minus 1 before the gap can
-    turn it, and the critic may then settle on the wrong sign.
+    The critic and its optimiser are built at the first call, when the shapes are known. While gradients are enabled, each
+    call first trains the critic for ``critic_steps`` steps with a gradient penalty. The penalty uses the gradient along
+    the simplex, since the direction out of it changes no distance between distributions. It is one-sided: slopes below 1
+    are not penalised. The usual two-sided penalty drives a random initial slope to plus or minus 1, and the critic may
+    then keep the wrong sign.
 
     Args:
         critic_steps: Number of critic updates per step of the student.
@@ -61,67 +62,59 @@ class CriticEMD(BaseObjective):
         self.critic_steps, self.penalty, self.learning_rate = critic_steps, penalty, learning_rate
         self.num_samples, self.hidden = num_samples, hidden
         self.critic: Critic | None = None
-        self.optimizer: torch.optim.Optimizer | None = None
+        self.optimizer: Optimizer | None = None
         self._shape: tuple[int, int] | None = None
 
     def __call__(self, x: Tensor, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
-        """One value per input; trains the critic first where gradients are enabled."""
+        """One value per input; if gradients are enabled, the critic is trained first."""
         particles = log_particles.detach().exp().to(q.mean)
         num_samples = self.num_samples or len(particles)
-        critic = self._ready(x[0].numel(), q.num_classes, q.mean)
+        critic, optimizer = self._ready(x[0].numel(), q.num_classes, q.mean)
         x = x.to(q.mean)
         if torch.is_grad_enabled():
-            self._train_critic(critic, x, particles, q.detach(), num_samples)
+            for _ in range(self.critic_steps):
+                self._step(critic, optimizer, x, particles, q.detach().rsample(num_samples))
         critic.requires_grad_(False)
         gap: Tensor = critic(x, particles).mean(0) - critic(x, q.rsample(num_samples)).mean(0)
         critic.requires_grad_(True)
         return gap
 
-    def _ready(self, num_features: int, num_classes: int, like: Tensor) -> Critic:
+    def _ready(self, num_features: int, num_classes: int, like: Tensor) -> tuple[Critic, Optimizer]:
+        """The critic and its optimiser: built at the first call, moved if a checkpoint was loaded on another device."""
         if self.critic is None:
             self._shape = (num_features, num_classes)
-            self.critic = Critic(num_features, num_classes, self.hidden).to(like)
-            self.optimizer = self._adam(self.critic, like)
-        elif next(self.critic.parameters()).device != like.device:
-            self._move(self.critic, like)
-        return self.critic
+            self.critic = Critic(num_features, num_classes, self.hidden)
+        optimizer = self.optimizer
+        if optimizer is None or next(self.critic.parameters()).device != like.device:
+            weights = self.critic.to(like).parameters()
+            moved = Adam(weights, self.learning_rate, betas=(0.5, 0.9), capturable=like.is_cuda)
+            if optimizer is not None:
+                groups = moved.state_dict()["param_groups"]
+                moved.load_state_dict({"state": optimizer.state_dict()["state"], "param_groups": groups})
+            self.optimizer = optimizer = moved
+        return self.critic, optimizer
 
-    def _adam(self, critic: Critic, like: Tensor) -> torch.optim.Optimizer:
-        return torch.optim.Adam(critic.parameters(), self.learning_rate, betas=(0.5, 0.9), capturable=like.is_cuda)
-
-    def _move(self, critic: Critic, like: Tensor) -> None:
-        """Move what a checkpoint left on the CPU to the device of the first call."""
-        assert self.optimizer is not None
-        moments = self.optimizer.state_dict()["state"]
-        critic.to(like)
-        self.optimizer = self._adam(critic, like)
-        self.optimizer.load_state_dict({"state": moments, "param_groups": self.optimizer.state_dict()["param_groups"]})
-
-    def _train_critic(self, critic: Critic, x: Tensor, particles: Tensor, q: Dirichlet, num_samples: int) -> None:
-        assert self.optimizer is not None
-        for _ in range(self.critic_steps):
-            samples = q.rsample(num_samples)
-            gap = critic(x, particles).mean() - critic(x, samples).mean()
-            loss = self.penalty * _gradient_penalty(critic, x, particles, samples) - gap
-            self.optimizer.zero_grad()
-            loss.backward()
-            self.optimizer.step()
+    def _step(self, critic: Critic, optimizer: Optimizer, x: Tensor, particles: Tensor, samples: Tensor) -> None:
+        gap = critic(x, particles).mean() - critic(x, samples).mean()
+        loss = self.penalty * _gradient_penalty(critic, x, particles, samples) - gap
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """The critic, its optimiser and the shapes they were built for."""
+        """The critic, its optimiser, and the numbers of features and classes."""
         if self.critic is None or self.optimizer is None or self._shape is None:
             return {}
-        weights = self.critic.state_dict()
-        return {"shape": list(self._shape), "critic": dict(weights), "optimizer": self.optimizer.state_dict()}
+        critic, optimizer = dict(self.critic.state_dict()), self.optimizer.state_dict()
+        return {"shape": list(self._shape), "critic": critic, "optimizer": optimizer}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what ``state_dict`` gave."""
+        """Restore what ``state_dict`` returned."""
         if state:
             num_features, num_classes = state["shape"]
-            critic = self._ready(num_features, num_classes, next(iter(state["critic"].values())))
+            critic, optimizer = self._ready(num_features, num_classes, next(iter(state["critic"].values())))
             critic.load_state_dict(state["critic"])
-            assert self.optimizer is not None
-            self.optimizer.load_state_dict(state["optimizer"])
+            optimizer.load_state_dict(state["optimizer"])
 
     def __repr__(self) -> str:
         return f"CriticEMD(critic_steps={self.critic_steps}, penalty={self.penalty:g})"

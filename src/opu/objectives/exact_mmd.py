@@ -1,4 +1,4 @@
-"""The squared MMD between particles and a Dirichlet without drawing one sample from the student."""
+"""The squared MMD between particles and a Dirichlet, without samples from the student."""
 
 from collections.abc import Sequence
 
@@ -18,12 +18,15 @@ class ExactMMD(BaseObjective):
     .. math:: \frac{1}{S(S-1)}\sum_{m \ne n} k(\pi_m, \pi_n) - \frac{2}{S}\sum_m E_q k(\pi_m, \rho) + E_q k(\rho, \rho')
 
     The paper draws samples from the student and compares all pairs. For a kernel that is a power series in the inner
-    product both expectations under the Dirichlet are known (:mod:`opu.distributions.moments`), so neither the value nor its gradient
-    has any noise from the student's side. An estimate may be slightly negative where the two laws are close.
+    product, both expectations under the Dirichlet are known (:mod:`opu.distributions.moments`), so that the value and its
+    gradient have no sampling noise from the student. An estimate may be slightly negative if the distributions are close.
+
+    Args:
+        kernel: A kernel that is a power series in the inner product; by default the exponential one.
     """
 
     def __init__(self, kernel: Kernel | None = None) -> None:
-        self.kernel = kernel if kernel is not None else Exponential()
+        self.kernel = kernel or Exponential()
         self._coefficients = self.kernel.power_series()
 
     def __call__(self, x: Tensor, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
@@ -39,20 +42,20 @@ class ExactMMD(BaseObjective):
 
 
 def squared_mmd_between(p: Dirichlet, q: Dirichlet, kernel: Kernel) -> Float[Tensor, " B"]:
-    """Squared MMD between two batches of Dirichlets, exact on both sides."""
+    """Squared MMD between two batches of Dirichlets, without samples."""
     c = kernel.power_series()
-    # All three by one formula, so that rounding cancels where the two are the same.
+    # The same formula for all three terms, so that rounding errors cancel if the Dirichlets are equal.
     value = kernel_between(p, p, c) + kernel_between(q, q, c) - 2 * kernel_between(p, q, c)
     return value.clamp(min=0).to(p.mean.dtype)
 
 
 @torch.no_grad()
 def teacher_term(kernel: Kernel, particles: Float[Tensor, "S B K"], block: int = 64) -> Float[Tensor, " B"]:
-    """Mean kernel between different particles of each input: constant for the student, but it makes 0 mean equal.
+    """Mean kernel between different particles of each input.
 
-    Up to the fourth power of the inner product all pairs are summed, by features where classes are few. Other kernels
-    compare the particles within blocks, which is unbiased too; a block as large as the cloud compares all pairs, at a cost
-    that grows with its square.
+    It does not depend on the student, but with it the MMD of equal distributions is 0. Polynomials up to degree 4 use all
+    pairs of particles, by explicit features if there are few classes. Other kernels use the pairs within blocks of
+    particles, which is unbiased too and costs less.
     """
     assert block >= 2, "a block of one particle has no pairs"
     coefficients, count = kernel.power_series(), len(particles)
@@ -63,10 +66,10 @@ def teacher_term(kernel: Kernel, particles: Float[Tensor, "S B K"], block: int =
         off_diagonal = [gram.sum((1, 2)) - gram.diagonal(dim1=1, dim2=2).sum(-1) for gram in grams]
         return torch.stack(off_diagonal).sum(0) / sum(gram.shape[1] * (gram.shape[1] - 1) for gram in grams)
     on_diagonal = _series(particles.square().sum(-1), coefficients).sum(0)
-    if count == 1:  # one particle has no pairs; any constant will do
+    if count == 1:  # a single particle has no pairs; any constant will do
         return on_diagonal
-    num_pairs = particles.shape[2] * (particles.shape[2] + 1) // 2
-    if num_pairs**2 <= count * particles.shape[2]:
+    num_classes = particles.shape[2]
+    if (num_classes * (num_classes + 1) // 2) ** 2 <= count * num_classes:
         total = _pair_sum_by_features(cloud.mT.contiguous(), coefficients)
     else:
         total = torch.stack([kernel.gram(part, cloud).sum((1, 2)) for part in blocks]).sum(0)
@@ -81,11 +84,11 @@ def _series(inner: Tensor, coefficients: Sequence[float]) -> Tensor:
 
 
 def _pair_sum_by_features(columns: Float[Tensor, "B K S"], coefficients: Sequence[float]) -> Float[Tensor, " B"]:
-    # sum_{s,t} <x_s, x_t>^j is the squared norm of the summed j-th tensor power. Up to the fourth power that takes
-    # second-order features of each particle, K (K + 1) / 2 of them, and no loop over pairs of particles.
+    # sum_{s,t} <x_s, x_t>^j is the squared norm of the summed j-th tensor power. Up to the fourth power it follows from
+    # the K (K + 1) / 2 products of two classes of each particle.
     num_classes = columns.shape[1]
     pairs = torch.cat([columns[:, i:] * columns[:, i : i + 1] for i in range(num_classes)], 1)
-    # A product of two different classes stands for two equal entries of the tensor.
+    # A product of two different classes occurs twice in the tensor.
     rows, others = torch.triu_indices(num_classes, num_classes, device=columns.device)
     twice = 1 + (rows != others).to(columns)
     first = columns.sum(-1)

@@ -1,11 +1,10 @@
-"""Forward KL: plain, with each input's gradient clipped, or between means alone (cross-entropy)."""
-
-import math
+"""Forward KL: plain, with the gradient of each input clipped, or of the mean alone (cross-entropy)."""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from opu.checks import check_positive
 from opu.distributions.dirichlet import Dirichlet
 from opu.objectives.base import BaseObjective
 
@@ -13,8 +12,8 @@ from opu.objectives.base import BaseObjective
 class ForwardKL(BaseObjective):
     r"""Cross-entropy :math:`-E_{p_x} \ln q_x`: the forward KL without the teacher's entropy, which is constant.
 
-    The particles enter through the mean of their log-probabilities alone, so the cost does not grow with their number
-    beyond one average, and even a few particles a step give an unbiased gradient.
+    The particles enter through the mean of their log-probabilities alone, so that even a few particles per step give an
+    unbiased gradient.
     """
 
     def __call__(self, x: Tensor, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
@@ -25,20 +24,19 @@ class ForwardKL(BaseObjective):
 class ClippedKL(BaseObjective):
     r"""The forward KL, with the gradient of each input with respect to :math:`\ln\alpha` clipped to a largest norm.
 
-    Far outside its data, members of a teacher may be certain and contradict one another: log-probabilities of minus fifty
-    meet a student that is still sharp, and the gradient of that one input is thousands of times that of any other. A few
-    such inputs drive the precision of all inputs to its lower bound, from where it hardly returns.
+    Far from the training data, the particles of an input may be certain and contradict one another. Their
+    log-probabilities of -50 meet a student that is still sharp, and the gradient of this input is thousands of times
+    larger than that of any other. A few such inputs would drive the precision of all inputs to its lower bound.
 
     Clipping does not move an input's optimum, since the gradient vanishes there. With few particles it also clips noise,
-    which moves the optimum a little: use 32 or more. The value, by which epochs are chosen, is that of the plain KL.
+    which moves the optimum a little: use 32 or more. The value, by which epochs are compared, is that of the plain KL.
 
     Args:
-        max_norm: The largest norm of one input's gradient.
+        max_norm: Largest norm of one input's gradient.
     """
 
     def __init__(self, max_norm: float | int = 3.0) -> None:
-        if not 0 < max_norm < math.inf:
-            raise ValueError(f"the largest norm of a gradient must be positive and finite; got {max_norm}. Use 3.")
+        check_positive(max_norm=float(max_norm))
         self.max_norm = max_norm
 
     def __call__(self, x: Tensor, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
@@ -51,7 +49,7 @@ class ClippedKL(BaseObjective):
         expected = torch.digamma(alpha) - torch.digamma(alpha.sum(-1, keepdim=True))
         gradient = alpha * (expected - log_particles.double().mean(0))
         gradient = gradient * (self.max_norm / gradient.norm(dim=-1, keepdim=True).clamp(min=self.max_norm))
-        # A term whose value is 0 and whose gradient is the clipped one.
+        # This term has value 0 and the clipped gradient.
         carrier: Tensor = (gradient * (log_concentration - log_concentration.detach())).sum(-1)
         return value + carrier.to(value)
 
@@ -62,8 +60,8 @@ class ClippedKL(BaseObjective):
 class CrossEntropy(BaseObjective):
     r""":math:`-E_{p_x}\sum_k \pi_k \ln h_k`: the forward KL between the average particle and the mean, up to a constant.
 
-    By itself this is Bayesian dark knowledge, and it leaves the precision alone. In a sum it keeps the mean close to the
-    teacher's when there are hundreds of classes.
+    By itself this is Bayesian dark knowledge, and the precision is not trained. In a sum it keeps the mean close to the
+    teacher's if there are hundreds of classes.
     """
 
     def __call__(self, x: Tensor, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:

@@ -1,4 +1,4 @@
-"""The squared MMD as the paper computes it: from samples on both sides, for any kernel."""
+"""The squared MMD as the paper computes it: from samples of teacher and student, for any kernel."""
 
 from jaxtyping import Float
 from torch import Tensor
@@ -12,16 +12,14 @@ class SampledMMD(BaseObjective):
     """Unbiased squared MMD from reparameterised samples of the student.
 
     Args:
-        kernel: By default the paper's choice, an RBF plus polynomials.
+        kernel: Any kernel; by default the paper's, an RBF plus polynomials of degree 3 and 4.
         num_samples: Number of draws from the student per input; by default the number of particles.
     """
 
     def __init__(self, kernel: Kernel | None = None, num_samples: int | None = None) -> None:
-        self.kernel = kernel if kernel is not None else RBF() + 0.5 * Polynomial(3) + 0.5 * Polynomial(4)
+        self.kernel = kernel or RBF() + 0.5 * Polynomial(3) + 0.5 * Polynomial(4)
         if num_samples is not None and num_samples < 2:
-            raise ValueError(
-                f"an unbiased MMD needs at least 2 samples from the student; got num_samples={num_samples}."
-            )
+            raise ValueError(f"the unbiased MMD needs num_samples of at least 2; got {num_samples}.")
         self.num_samples = num_samples
 
     def __call__(self, x: Tensor, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
@@ -43,11 +41,11 @@ def squared_mmd(
         - \frac{2}{S T} \sum_{m, n} k(\pi_m, \rho_n)
 
     The paper's algorithm divides the cross term by ``S(S-1)`` too, and writes ``k(pi_m, pi_m)`` where ``k(pi_m, pi_n)``
-    is meant. We divide by the number of pairs, so that two clouds from one law score 0 in expectation.
+    is meant. We divide by the number of pairs, so that two clouds from the same distribution score 0 in expectation.
 
     Args:
-        particles: From the teacher, as probabilities.
-        samples: Reparameterised draws from the student, as probabilities.
+        particles: The teacher's particles as probabilities.
+        samples: Reparameterised draws from the student as probabilities.
         kernel: Any kernel on the simplex.
 
     Returns:
@@ -62,7 +60,7 @@ def squared_mmd(
 def _mean_off_diagonal(kernel: Kernel, cloud: Float[Tensor, "B S K"]) -> Float[Tensor, " B"]:
     count = cloud.shape[1]
     gram = kernel.gram(cloud, cloud)
-    if count == 1:  # a single particle of the teacher has no pairs; its own kernel value is a constant
+    if count == 1:  # a single particle has no pairs; any constant will do
         return gram[:, 0, 0]
     diagonal = gram.diagonal(dim1=1, dim2=2).sum(-1)
     return (gram.sum((1, 2)) - diagonal) / (count * (count - 1))

@@ -1,4 +1,4 @@
-"""Sinkhorn divergence: the earth mover's distance made smooth, with no critic to train."""
+"""Sinkhorn divergence: a smooth form of the earth mover's distance that needs no critic."""
 
 import math
 
@@ -6,12 +6,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from opu.checks import check_positive
 from opu.cuda_graph import being_captured
 from opu.distributions.dirichlet import Dirichlet
 from opu.distributions.kernels import squared_distances
 from opu.objectives.base import BaseObjective
 
-_TOLERANCE = 2e-3  # of the blur, for a step of the potentials at the last temperature
+_TOLERANCE = 2e-3  # times the blur: the potentials have converged once they change by less
 
 
 class Sinkhorn(BaseObjective):
@@ -20,46 +21,45 @@ class Sinkhorn(BaseObjective):
     The cost is the Euclidean distance, so that the divergence tends to the earth mover's distance as ``blur`` falls.
 
     Args:
-        blur: The entropic temperature, in units of distance on the simplex (whose diameter is 1.41).
-        num_samples: Draws from the student; as many as there are particles unless given.
-        most_last_steps: At the temperature ``blur``; fewer are taken where the potentials rest before.
+        blur: Entropic temperature, in units of distance on the simplex (whose diameter is 1.41).
+        num_samples: Number of draws from the student per input; by default the number of particles.
+        max_last_steps: Largest number of steps at the final temperature, which is ``blur``.
     """
 
-    def __init__(self, blur: float = 0.05, num_samples: int | None = None, most_last_steps: int = 500) -> None:
-        if not 0 < blur < math.inf:
-            raise ValueError(f"the blur of a Sinkhorn divergence must be positive and finite; got {blur}. Try 0.05.")
-        self.blur, self.num_samples, self.most_last_steps = blur, num_samples, most_last_steps
+    def __init__(self, blur: float = 0.05, num_samples: int | None = None, max_last_steps: int = 500) -> None:
+        check_positive(blur=blur)
+        self.blur, self.num_samples, self.max_last_steps = blur, num_samples, max_last_steps
 
     def __call__(self, x: Tensor, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
         """One value per input; differentiable in the Dirichlet through its samples."""
         samples = q.rsample(self.num_samples or len(log_particles))
-        return sinkhorn_divergence(log_particles.detach().exp().to(samples), samples, self.blur, self.most_last_steps)
+        return sinkhorn_divergence(log_particles.detach().exp().to(samples), samples, self.blur, self.max_last_steps)
 
     def __repr__(self) -> str:
         return f"Sinkhorn(blur={self.blur:g})"
 
 
 def sinkhorn_divergence(
-    particles: Float[Tensor, "S B K"], samples: Float[Tensor, "T B K"], blur: float, most_last_steps: int = 500
+    particles: Float[Tensor, "S B K"], samples: Float[Tensor, "T B K"], blur: float, max_last_steps: int = 500
 ) -> Float[Tensor, " B"]:
     """Sinkhorn divergence between two clouds, per input; differentiable in ``samples``.
 
-    The potentials are found without a graph, at temperatures that fall from the diameter to ``blur``. By the envelope
-    theorem one more step with the samples alone attached then gives the gradient. At the last temperature the potentials
-    take steps until they rest, or ``most_last_steps`` of them.
+    The potentials are found without gradients, at temperatures that fall from the diameter to ``blur``, where steps are
+    taken until the potentials converge, at most ``max_last_steps``. By the envelope theorem, one more step that is
+    differentiable in the samples gives the gradient.
     """
     left, right = particles.permute(1, 0, 2), samples.permute(1, 0, 2)
     with torch.no_grad():
         across, within_left, within_right = _costs(left, right), _costs(left, left), _costs(right, right)
         f, g = torch.zeros_like(across[:, :, 0]), torch.zeros_like(across[:, 0])
         f_own, g_own = torch.zeros_like(f), torch.zeros_like(g)
-        for temperature in _temperatures(blur, most_last_steps):
+        for temperature in _temperatures(blur, max_last_steps):
             f_next, g_next = _soft_minimum(across, g, temperature), _soft_minimum(across.mT, f, temperature)
-            rests = temperature == blur and _rests(f_next - f, g_next - g, blur)
+            converged = temperature == blur and _converged(f_next - f, g_next - g, blur)
             f, g = (f + f_next) / 2, (g + g_next) / 2
             f_own = (f_own + _soft_minimum(within_left, f_own, temperature)) / 2
             g_own = (g_own + _soft_minimum(within_right, g_own, temperature)) / 2
-            if rests:
+            if converged:
                 break
         teacher_side = (_soft_minimum(across, g, blur) - _soft_minimum(within_left, f_own, blur)).mean(-1)
     g_last = _soft_minimum(_costs(right, left), f, blur)
@@ -67,14 +67,14 @@ def sinkhorn_divergence(
     return teacher_side + (g_last - g_own_last).mean(-1)
 
 
-def _rests(step_of_f: Tensor, step_of_g: Tensor, blur: float) -> bool:
-    if being_captured(step_of_f):  # no value may be read then, so all the steps are taken
+def _converged(f_step: Tensor, g_step: Tensor, blur: float) -> bool:
+    if being_captured(f_step):  # a CUDA graph cannot read values, so all steps are taken
         return False
-    return float(torch.maximum(step_of_f.abs().max(), step_of_g.abs().max())) < _TOLERANCE * blur
+    return float(torch.maximum(f_step.abs().max(), g_step.abs().max())) < _TOLERANCE * blur
 
 
 def _costs(left: Float[Tensor, "B S K"], right: Float[Tensor, "B T K"]) -> Float[Tensor, "B S T"]:
-    # The offset keeps the slope of the root finite where two points coincide.
+    # The offset keeps the gradient of the root finite if two points coincide.
     return (squared_distances(left, right) + 1e-10).sqrt()
 
 
@@ -83,7 +83,7 @@ def _soft_minimum(costs: Float[Tensor, "B S T"], potential: Float[Tensor, "B T"]
     return -temperature * (scores.logsumexp(-1) - math.log(costs.shape[-1]))
 
 
-def _temperatures(blur: float, most_last_steps: int) -> list[float]:
+def _temperatures(blur: float, max_last_steps: int) -> list[float]:
     diameter, ratio = math.sqrt(2.0), 0.8
     falling = max(0, math.ceil(math.log(blur / diameter) / math.log(ratio)))
-    return [diameter * ratio**i for i in range(falling)] + [blur] * most_last_steps
+    return [diameter * ratio**i for i in range(falling)] + [blur] * max_last_steps

@@ -97,7 +97,7 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         labels = np.searchsorted(self.classes_, y)
         self.standardise_ = Standardise.fit(X)
-        x = self.standardise_(torch.from_numpy(X)).float()
+        x = self.standardise_(torch.tensor(X)).float()
         with _own_randomness(self.random_state) as seed:
             seen, kept = _split(labels, self.withheld, seed)
             known = torch.from_numpy(labels)[seen]
@@ -116,6 +116,7 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     num_particles=self.num_particles,
                     epochs=self.epochs,
                     batch_size=min(256, max(16, len(seen) // 10), len(seen)),
+                    start_from_teacher=False,  # the average of the ensemble's networks is no network like them
                 ),
                 held_out=self.withheld if kept is None else x[kept],
                 progress=False,
@@ -134,7 +135,7 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """One Dirichlet over the class probabilities per row."""
         check_is_fitted(self, "student_")
         X = validate_data(self, X, reset=False, dtype=np.float64)
-        x = self.standardise_(torch.from_numpy(X))
+        x = self.standardise_(torch.tensor(X))
         return Dirichlet.cat([self.student_(part) for part in x.split(_ROWS_AT_ONCE)])
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
@@ -144,7 +145,8 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The most probable class."""
-        labels: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(-1)]
+        best = self.predict_proba(X).argmax(-1)
+        labels: NDArray[Any] = self.classes_[best]
         return labels
 
     def predict_interval(self, X: Any, level: float = 0.9) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -106,9 +106,7 @@ def predict_table(
     frame = read_frame(data, header=header)
     unused = encoding.unused(frame)
     if unused:
-        console.print(
-            f"columns that the model was not fitted to, and does not use: {', '.join(unused)}.", highlight=False
-        )
+        console.print(f"not used, since the model was not fitted to them: {', '.join(unused)}.", highlight=False)
     x = encoding.matrix(frame)
     probabilities, (low, high) = model.predict_proba(x), model.predict_interval(x, level)
     columns: dict[str, Any] = {"prediction": model.predict(x)}
@@ -169,19 +167,15 @@ def _cross_validate(
         "nll": metrics.negative_log_likelihood(predicted, truth),
         "brier": metrics.brier_score(predicted, truth),
         "ece": metrics.calibration_error(predicted, truth),
-        "errors": {"base_rate": 100 * float(wrong.mean())} | _detections(wrong, entropy=entropy, novelty=novelty),
+        "errors": {
+            "base_rate": 100 * float(wrong.mean()),
+            "entropy": metrics.detection_or_none(entropy, wrong),
+            "novelty": metrics.detection_or_none(novelty, wrong),
+        },
         "coverage": {"level": LEVEL, "of_teacher": float(np.mean(covered))},
         "flagged_at_5_percent": 100 * float(np.mean(p_values < 0.05)),
     }
     return {"metrics": found, "probabilities": probabilities, "truth": truth.numpy(), "p_values": p_values}
-
-
-def _detections(wrong: NDArray[np.bool_], **scores: NDArray[np.float64]) -> dict[str, Any]:
-    known = wrong.any() and not wrong.all()
-    return {
-        name: metrics.detection(values, wrong) if known and np.isfinite(values).all() else None
-        for name, values in scores.items()
-    }
 
 
 def _coverage(model: OnePassClassifier, rows: NDArray[np.float64]) -> float:

@@ -2,7 +2,7 @@ r"""CompactApprox (Snelson and Ghahramani, 2005): a few posterior samples that t
 
 Groups are drawn at random from a large pool, and the best one is kept: the one whose average prediction :math:`q` has the
 smallest :math:`\mathrm{KL}(\bar p \,\|\, q)` from the pool's average :math:`\bar p`, averaged over the inputs. That is the
-article's criterion; the paper, which takes the best of 10^5 groups of 50 out of 5,000, does not say what is best.
+article's criterion. The paper takes the best of 10^5 groups of 50 out of 5,000 and leaves the criterion open.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from opu.checks import check_inputs
-from opu.teachers.logistic_samples import LogisticSamples
+from opu.teachers import LogisticSamples
 
 _RANK = 128  # directions in which a group's prediction may miss the pool's
 _RAREST = 1e-3  # a class less likely than this weighs no more: there the second order overstates the KL

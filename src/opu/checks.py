@@ -1,4 +1,4 @@
-"""Checks of what users give; each error says what was expected, what came, and what to do."""
+"""Checks of what users give; each error says what was expected, what was given, and what to do."""
 
 from importlib import import_module
 from typing import Any
@@ -48,8 +48,8 @@ def check_inputs(x: Tensor, what: str = "inputs", first_row: int = 0) -> None:
 
     Args:
         x: A batch of inputs.
-        what: What the error calls them.
-        first_row: Row number of the first input.
+        what: Name of the inputs in the error.
+        first_row: Number of the first row in the error.
     """
     if x.ndim > 0 and len(x) == 0:
         raise ValueError(f"{what} must have at least one row; got none. Check the path or the filter that made them.")
@@ -63,6 +63,20 @@ def check_inputs(x: Tensor, what: str = "inputs", first_row: int = 0) -> None:
         raise ValueError(
             f"{what} must be finite; got NaN or infinite features in {int(bad.sum())} of {len(x)} rows, the first at row "
             f"{first_row + int(bad.nonzero()[0])}. Impute or drop those rows."
+        )
+
+
+def check_features(x: Tensor, num_features: int | None = None) -> None:
+    """Refuse inputs that are not rows of features, or that have another number of features than expected."""
+    if x.ndim != 2:
+        raise ValueError(
+            f"inputs must have two axes (rows, features); got shape {tuple(x.shape)}. Flatten each example to one row: "
+            "x.flatten(1)."
+        )
+    if num_features is not None and x.shape[1] != num_features:
+        raise ValueError(
+            f"the teacher was fitted to {num_features} features; got inputs with {x.shape[1]}. Give the same features, "
+            "scaled alike."
         )
 
 
@@ -95,7 +109,7 @@ def check_labels(labels: Tensor, num_rows: int, num_classes: int | None = None) 
     if len(empty):
         raise ValueError(
             f"every class from 0 to {max(1, highest)} needs rows; class {int(empty[0])} has none. Number the classes "
-            "without gaps, or say num_classes= where the teacher takes it."
+            "without gaps, or give num_classes if the teacher takes it."
         )
     return labels, highest + 1
 
@@ -106,8 +120,28 @@ def check_particles(log_particles: Any, num_rows: int | None = None, num_classes
         raise ValueError(
             f"a teacher must return a tensor of log-probabilities of shape (S, B, K); got {type(log_particles).__name__}."
         )
-    shape = tuple(log_particles.shape)
-    if log_particles.ndim != 3 or 0 in shape:
+    check_particle_shape(tuple(log_particles.shape), num_rows, num_classes)
+    if bool(torch.isnan(log_particles).any()) or bool((log_particles == torch.inf).any()):
+        raise ValueError("particles must not be NaN or infinite; got some that are. Check the teacher on these inputs.")
+    totals = log_particles.double().logsumexp(-1)
+    low, high = float(totals.min()), float(totals.max())
+    if low < -1e-2 or high > 1e-2:
+        sums = log_particles.double().sum(-1)
+        if float(log_particles.min()) >= 0 and float((sums - 1).abs().max()) < 1e-2:
+            raise ValueError(
+                "particles must be log-probabilities; got plain probabilities (rows that sum to 1). Return p.log(), or "
+                'wrap the callable: opu.teachers.Function(f, outputs="probabilities").'
+            )
+        raise ValueError(
+            "particles must be log-probabilities, whose exponentials sum to 1; got rows that sum to "
+            f"{torch.tensor(low).exp():.3g} .. {torch.tensor(high).exp():.3g}. If these are logits, apply log_softmax, or "
+            'wrap the callable: opu.teachers.Function(f, outputs="logits").'
+        )
+
+
+def check_particle_shape(shape: tuple[int, ...], num_rows: int | None = None, num_classes: int | None = None) -> None:
+    """Refuse particles of a shape that is not ``(S, B, K)``."""
+    if len(shape) != 3 or 0 in shape:
         raise ValueError(
             f"particles must have three axes (S, B, K): samples, batch, classes; got shape {shape}. For two classes, "
             "stack the probabilities of both on a last axis."
@@ -126,22 +160,6 @@ def check_particles(log_particles: Any, num_rows: int | None = None, num_classes
         raise ValueError(
             f"the student predicts {num_classes} classes but the teacher gives particles for {shape[2]}; build the "
             f"student with num_classes={shape[2]}."
-        )
-    if bool(torch.isnan(log_particles).any()) or bool((log_particles == torch.inf).any()):
-        raise ValueError("particles must not be NaN or infinite; got some that are. Check the teacher on these inputs.")
-    totals = log_particles.double().logsumexp(-1)
-    low, high = float(totals.min()), float(totals.max())
-    if low < -1e-2 or high > 1e-2:
-        sums = log_particles.double().sum(-1)
-        if float(log_particles.min()) >= 0 and float((sums - 1).abs().max()) < 1e-2:
-            raise ValueError(
-                "particles travel as log-probabilities; got plain probabilities (rows that sum to 1). Return p.log(), or "
-                'wrap the callable: opu.teachers.Function(f, outputs="probabilities").'
-            )
-        raise ValueError(
-            "particles must be log-probabilities, whose exponentials sum to 1; got rows that sum to "
-            f"{torch.tensor(low).exp():.3g} .. {torch.tensor(high).exp():.3g}. If these are logits, apply log_softmax, or "
-            'wrap the callable: opu.teachers.Function(f, outputs="logits").'
         )
 
 

@@ -30,10 +30,10 @@ def check_choice(name: str, value: object, choices: Sequence[str], advice: str =
     """Refuse a value that is not among the choices.
 
     Args:
-        name: What the user calls it.
-        value: What came.
+        name: Name of the argument.
+        value: The value that was given.
         choices: The values that exist.
-        advice: One more sentence, if there is something to do about it.
+        advice: One more sentence that says what to do.
     """
     if value not in choices:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Which device: where a module's weights are, or what a user names on the command line."""
+"""The device of a module, and the device that a user names on the command line."""
 
 import torch
 from torch import Tensor, nn

@@ -54,7 +54,7 @@ def assert_moments(draws, mean, covariance):
 
 
 def pooled(teacher):
-    """Coefficients and intercept of a binary fit, side by side."""
+    """Coefficients and intercept of a binary fit, in one matrix."""
     return torch.cat([teacher.coefficients[:, 0], teacher.intercepts], 1)
 
 
@@ -234,7 +234,7 @@ def test_a_high_r_hat_alone_is_reason_enough(monkeypatch):
         ({"prior_variance": 0.0}, "positive and finite"),
         ({"prior_variance": float("inf")}, "positive and finite"),
         ({"prior_variance": float("nan")}, "positive and finite"),
-        ({"burn_in": -1}, "burn_in of at least 0"),
+        ({"burn_in": -1}, "burn_in must be at least 0"),
         ({"thinning": 0}, "at least 1"),
         ({"num_chains": 0}, "at least 1"),
         ({"num_samples": 501}, "a multiple of num_chains"),
@@ -251,7 +251,7 @@ def test_settings_that_make_no_chain_are_refused(options, message):
     [
         (torch.zeros(0, 2), torch.zeros(0), "at least one row"),
         (torch.zeros(4), torch.tensor([0, 1, 0, 1]), "must be a batch"),
-        (torch.zeros(4, 2, 2), torch.tensor([0, 1, 0, 1]), r"shape \(N, F\)"),
+        (torch.zeros(4, 2, 2), torch.tensor([0, 1, 0, 1]), "two axes"),
         (torch.full((4, 2), torch.nan), torch.tensor([0, 1, 0, 1]), "must be finite"),
         (torch.zeros(4, 2), torch.tensor([0, 1, 0]), "one class for each of the 4 inputs"),
         (torch.zeros(4, 2), torch.tensor([[0], [1], [0], [1]]), "one class for each of the 4 inputs"),
@@ -283,18 +283,17 @@ def test_too_few_classes_are_refused(num_classes):
 
 def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "polyagamma", None)
-    with pytest.raises(ImportError, match=r'pip install "opu\[blr\]"'):
+    with pytest.raises(ImportError, match=r'pip install "one-pass-uncertainty\[blr\]"'):
         polya_gamma(*one_feature())
 
 
-@pytest.mark.slow
 def test_a_thinned_chain_agrees_with_a_long_one_in_many_dimensions():
     # Correlated columns and few rows, where Gibbs moves slowly and no grid can be summed.
     x = torch.randn(120, 6, dtype=torch.float64) @ torch.randn(6, 6, dtype=torch.float64)
     labels = (torch.rand(120) < torch.sigmoid(x[:, 0] - 0.5 * x[:, 3])).long()
-    long = pooled(polya_gamma(x, labels, quick(burn_in=500, thinning=1, num_samples=40_000)))
+    long = pooled(polya_gamma(x, labels, quick(burn_in=500, thinning=1, num_samples=12_000)))
     covariance = np.cov(np.asarray(long).T)
-    assert effective_sample_size(chains_of(long)).min() > 8000  # so that its own error is small beside the other's
+    assert effective_sample_size(chains_of(long)).min() > 2500  # so that its own error is at most half the other's
     assert_moments(
         pooled(polya_gamma(x, labels, quick(thinning=10, num_samples=500))), long.mean(0).numpy(), covariance
     )

@@ -1,8 +1,6 @@
 """Stored particles: read from any file as they were written, given to the inputs they belong to, or refused."""
 
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -164,16 +162,16 @@ def test_read_only_inputs_are_taken_without_a_warning():
     torch.testing.assert_close(bank(X, S), LOG_P, rtol=1e-5, atol=1e-5)
 
 
-def test_a_bank_without_inputs_takes_those_it_is_aligned_with():
+def test_a_bank_without_inputs_takes_those_it_is_bound_to():
     bank = ParticleBank(P)
     with pytest.raises(ValueError, match="does not know its inputs"):
         bank(X, S)
-    aligned = bank.aligned_with(iter([X[:4], X[4:]]))
-    torch.testing.assert_close(aligned(X.flip(0), S), LOG_P.flip(1), rtol=1e-5, atol=1e-5)
+    bound = bank.bind(iter([X[:4], X[4:]]))
+    torch.testing.assert_close(bound(X.flip(0), S), LOG_P.flip(1), rtol=1e-5, atol=1e-5)
 
 
 def test_a_bank_with_inputs_of_its_own_keeps_them():
-    bank = ParticleBank(P, X).aligned_with([X.flip(0)])
+    bank = ParticleBank(P, X).bind([X.flip(0)])
     torch.testing.assert_close(bank(X, S), LOG_P, rtol=1e-5, atol=1e-5)
 
 
@@ -192,8 +190,8 @@ def test_another_number_of_inputs_is_refused(count):
         ParticleBank(P, inputs)
     bank = ParticleBank(P)
     with pytest.raises(ValueError, match=message):
-        bank.aligned_with([inputs])
-    torch.testing.assert_close(bank.aligned_with([X])(X, S), LOG_P, rtol=1e-5, atol=1e-5)  # the failure left no trace
+        bank.bind([inputs])
+    torch.testing.assert_close(bank.bind([X])(X, S), LOG_P, rtol=1e-5, atol=1e-5)  # the failure left no trace
 
 
 def test_inputs_without_an_axis_of_features_are_refused():
@@ -259,7 +257,7 @@ def test_every_row_of_a_large_bank_is_checked():
 
 @pytest.mark.parametrize("dtype", ["U3", "complex64", "bool"])
 def test_an_array_of_what_are_not_numbers_is_refused(dtype):
-    with pytest.raises(ValueError, match="particles must be numbers; got an array of type"):
+    with pytest.raises(ValueError, match="must hold numbers; got type"):
         ParticleBank(np.ones((S, N, K)).astype(dtype))
 
 
@@ -268,7 +266,7 @@ def test_an_array_of_what_are_not_numbers_is_refused(dtype):
 def test_a_file_of_what_are_not_numbers_is_refused(save, dtype, tmp_path):
     path = tmp_path / ("bank.npy" if save is np.save else "bank.npz")
     save(path, np.ones((S, N, K)).astype(dtype))
-    with pytest.raises(ValueError, match="particles must be numbers"):
+    with pytest.raises(ValueError, match="must hold numbers"):
         ParticleBank(path)
 
 
@@ -309,24 +307,13 @@ def object_array(marks: Path) -> np.ndarray:
     return array.reshape(S, N, K)
 
 
-@pytest.mark.parametrize("save", [np.save, np.savez_compressed])
+@pytest.mark.parametrize("save", [np.save, np.savez, np.savez_compressed])
 def test_pickled_arrays_are_refused_unread(save, tmp_path):
+    # (If an array of objects were mapped from a stored archive, its elements would be wild pointers.)
     path = tmp_path / ("bank.npy" if save is np.save else "bank.npz")
     save(path, object_array(tmp_path))
     with pytest.raises(ValueError, match=r"(?i)object|pickle"):
         ParticleBank(path)
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_pickled_arrays_in_a_stored_archive_are_refused_unread(tmp_path):
-    """In a process of its own: an array of objects that is mapped from a file is an array of wild pointers."""
-    path = tmp_path / "bank.npz"
-    np.savez(path, object_array(tmp_path))
-    program = (
-        f"from opu.teachers import ParticleBank\ntry: ParticleBank({str(path)!r})\nexcept ValueError: print('refused')"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.strip()) == (0, "refused"), done.stderr
     assert list(tmp_path.iterdir()) == [path]
 
 

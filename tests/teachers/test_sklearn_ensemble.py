@@ -7,7 +7,8 @@ from sklearn.ensemble import BaggingClassifier, GradientBoostingClassifier, Rand
 from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
 
-from opu.sklearn import OnePassClassifier, SklearnEnsemble
+from opu.sklearn import OnePassClassifier
+from opu.teachers import SklearnEnsemble
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ ENSEMBLES = {
 
 
 @pytest.mark.parametrize("name", ENSEMBLES)
-def test_the_mean_of_all_particles_is_the_ensembles_own_answer(name, table):
+def test_the_mean_of_all_particles_is_the_ensembles_own_prediction(name, table):
     X, y = table
     ensemble = ENSEMBLES[name].fit(X, y)
     particles = SklearnEnsemble(ensemble, floor=1e-9)(torch.from_numpy(X), 100)

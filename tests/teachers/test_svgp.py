@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import subprocess
 import sys
 
 import numpy as np
@@ -11,8 +10,9 @@ import torch
 
 from opu.files import write_state
 from opu.teachers import SVGP, SVGPSettings, svgp
-from opu.teachers.gp_kernel import whitened_features
-from opu.teachers.svgp import _batches, _Plateau
+from opu.teachers.gp_kernel import conditional
+from opu.teachers.gp_posterior import WhitenedGaussian
+from opu.teachers.svgp import _batches
 
 SETTINGS = SVGPSettings(num_inducing=8, tolerance=1e-6, window=25, learning_rate=0.02)
 
@@ -42,6 +42,10 @@ def test_the_bound_rises_and_ends_where_it_stands_still(fitted):
     teacher, _, _ = fitted
     assert teacher.converged
     averages = teacher.elbo.reshape(-1, SETTINGS.window).mean(1)
+    # The learning rate falls, and at last training ends, after a window whose average is not above the best before it.
+    stalled = averages[1:] < averages.cummax(0).values[:-1] + SETTINGS.tolerance
+    assert int(stalled.sum()) == SETTINGS.num_falls + 1
+    assert bool(stalled[-1])
     assert float(averages[-1]) > float(teacher.elbo[0]) + 1e-3
     assert float(averages[-1] - averages[-2]) < 1e-6
     assert float(averages.max() - averages[-1]) < 1e-5
@@ -52,7 +56,7 @@ def test_the_optimum_is_the_one_that_gaussian_variational_inference_must_have(fi
     # Where the bound is stationary, the mean is A' E[y - p] and the covariance (I + A' E[p (1 - p)] A)^-1, averages
     # being over the process's own marginals.
     teacher, x, labels = fitted
-    features, _ = whitened_features(x.double(), teacher.inducing, teacher.hyper)
+    features, _ = conditional(x.double(), teacher.inducing, teacher.hyper)
     mean, variance = teacher.marginals(x)
     points, weights = (torch.tensor(part) for part in np.polynomial.hermite_e.hermegauss(80))
     p = (mean + variance.sqrt() * points).sigmoid()
@@ -79,8 +83,8 @@ def test_marginals_are_those_that_gpytorch_computes():
 
     for num_functions, hyper in ((1, [0.2, 0.5]), (3, [0.2, -0.3, 0.5])):
         mean, root = torch.randn(5, num_functions).double(), torch.randn(num_functions, 5, 5).double().tril()
-        start = torch.randn(5, 2).double(), mean, root, torch.tensor(hyper).double()
-        model = SparseGP(*start)
+        start = WhitenedGaussian(torch.randn(5, 2).double(), mean, root, torch.tensor(hyper).double())
+        model = SparseGP(start)
         model(torch.randn(3, 2).double())
         for mine, theirs in zip(start, model.state(), strict=True):
             torch.testing.assert_close(theirs, mine, rtol=1e-6, atol=1e-9)
@@ -110,7 +114,7 @@ def test_far_from_all_data_the_marginals_are_the_priors():
 def test_several_classes_are_learnt_on_the_simplex():
     labels = torch.arange(60) % 3
     x = torch.randn(60, 2) + 3 * torch.stack([labels == 0, labels == 1], 1)
-    teacher = svgp(x, labels, SVGPSettings(num_inducing=6, batch_size=32, num_falls=0, window=60))
+    teacher = svgp(x, labels, SVGPSettings(num_inducing=6, batch_size=32, num_falls=0, window=30, tolerance=1e-2))
     particles = teacher(x, 50)
     assert particles.shape == (50, 60, 3)
     assert particles.dtype == torch.float32
@@ -118,7 +122,7 @@ def test_several_classes_are_learnt_on_the_simplex():
     assert float((particles.exp().mean(0).argmax(-1) == labels).double().mean()) > 0.85
 
 
-def test_units_do_not_matter_and_flipped_labels_flip_the_answer(fitted):
+def test_units_do_not_matter_and_flipped_labels_flip_the_marginals(fitted):
     teacher, x, labels = fitted
     mean, variance = teacher.marginals(x)
     torch.manual_seed(1)
@@ -129,7 +133,7 @@ def test_units_do_not_matter_and_flipped_labels_flip_the_answer(fitted):
     torch.testing.assert_close(other_variance, variance, rtol=1e-3, atol=1e-3)
 
 
-def test_a_small_memory_budget_gives_the_same_answer():
+def test_a_small_memory_budget_gives_the_same_marginals():
     teacher, x = by_hand(2), torch.randn(9, 2)
     small = SVGP(teacher.inducing, teacher.mean, teacher.root, teacher.hyper, teacher.elbo, True, memory_budget=200)
     torch.testing.assert_close(small.marginals(x), teacher.marginals(x))
@@ -149,7 +153,7 @@ def test_the_process_is_kept_in_one_file_and_comes_back(tmp_path):
 
 def test_files_that_hold_something_else_are_refused(tmp_path):
     write_state(tmp_path / "other", {"kind": "gp_samples"})
-    with pytest.raises(ValueError, match=r"SVGP\.save"):
+    with pytest.raises(ValueError, match="kind 'svgp'; got 'gp_samples'"):
         SVGP.load(tmp_path / "other")
 
 
@@ -159,15 +163,6 @@ def test_training_that_is_cut_short_says_so():
         teacher = svgp(x, labels, SVGPSettings(num_inducing=3, max_steps=5))
     assert not teacher.converged
     assert len(teacher.elbo) == 5
-
-
-def test_a_plateau_is_a_window_that_has_not_risen():
-    plateau = _Plateau(window=2, tolerance=0.1)
-    trace, answers = [], []
-    for value in (0.0, 1.0, 2.0, 3.0, 2.0, 3.1):
-        trace.append(value)
-        answers.append(plateau.reached(trace))
-    assert answers == [False, False, False, False, False, True]
 
 
 def test_an_epoch_has_every_row_once_in_batches_of_about_one_size():
@@ -182,15 +177,10 @@ def test_an_epoch_has_every_row_once_in_batches_of_about_one_size():
 def test_without_gpytorch_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "gpytorch", None)
     monkeypatch.delitem(sys.modules, "opu.teachers.svgp_model", raising=False)
-    with pytest.raises(ImportError, match=r'pip install "opu\[gp\]"'):
+    with pytest.raises(ImportError, match=r'pip install "one-pass-uncertainty\[gp\]"'):
         svgp(*problem(10))
     # What is fitted already needs no extra.
     assert by_hand()(torch.zeros(1, 2), 2).shape == (2, 1, 2)
-
-
-def test_importing_the_library_does_not_need_gpytorch():
-    code = "import sys; sys.modules['gpytorch'] = None; import opu; opu.teachers.svgp"
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +191,7 @@ def test_importing_the_library_does_not_need_gpytorch():
         ({"batch_size": 0}, "at least 1"),
         ({"window": 0}, "at least 1"),
         ({"max_steps": 0}, "at least 1"),
-        ({"num_falls": -1}, "num_falls at least 0"),
+        ({"num_falls": -1}, "num_falls must be at least 0"),
         ({"learning_rate": 0.0}, "must be positive"),
         ({"tolerance": 0.0}, "must be positive"),
     ],
@@ -211,7 +201,7 @@ def test_settings_that_make_no_training_are_refused(options, message):
         SVGPSettings(**options)
 
 
-def test_inputs_are_checked_at_the_door():
+def test_inputs_are_checked():
     with pytest.raises(ValueError, match="num_particles must be at least 1; got 0"):
         by_hand()(torch.zeros(1, 2), 0)
     with pytest.raises(ValueError, match="fitted to 2 features; got inputs with 5"):

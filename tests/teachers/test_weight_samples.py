@@ -43,12 +43,12 @@ def stacked(samples: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 def loop(net: nn.Module, samples: list[dict[str, Tensor]], x: Tensor) -> Tensor:
     """The slow reference."""
     net = copy.deepcopy(net).eval()
-    answers = []
+    outputs = []
     with torch.no_grad():
         for sample in samples:
             net.load_state_dict(sample)
-            answers.append(net(x).log_softmax(-1))
-    return torch.stack(answers)
+            outputs.append(net(x).log_softmax(-1))
+    return torch.stack(outputs)
 
 
 @pytest.mark.parametrize("form", [list, stacked], ids=["list", "stacked"])
@@ -138,7 +138,7 @@ def test_names_that_the_network_does_not_have_are_refused(form):
 
 
 def test_one_state_dict_without_an_axis_of_samples_is_refused():
-    with pytest.raises(ValueError, match=r"'0.weight' has shape \(6, 4\) where \(S, 6, 4\) was expected"):
+    with pytest.raises(ValueError, match=r"'0.weight' has shape \(6, 4\), expected was \(S, 6, 4\)"):
         WeightSamples(plain(), plain().state_dict())
 
 

@@ -4,14 +4,12 @@ from opu.teachers.base import BaseTeacher, Teacher, as_teacher
 from opu.teachers.diagnostics import Mixing
 from opu.teachers.ensemble import Ensemble
 from opu.teachers.function import Function
-from opu.teachers.gp_samples import GPSamples
 from opu.teachers.laplace import LaplaceLastLayer, laplace
-from opu.teachers.logistic import GibbsSettings, polya_gamma
-from opu.teachers.logistic_samples import LogisticSamples
+from opu.teachers.logistic import GibbsSettings, LogisticSamples, polya_gamma
 from opu.teachers.mc_dropout import MCDropout
 from opu.teachers.particle_bank import ParticleBank
 from opu.teachers.sgld import Chain, LangevinSettings, sgld
-from opu.teachers.sgpmc import SGPMCSettings, sgpmc
+from opu.teachers.sgpmc import GPSamples, SGPMCSettings, sgpmc
 from opu.teachers.sklearn_ensemble import SklearnEnsemble
 from opu.teachers.svgp import SVGP, SVGPSettings, svgp
 from opu.teachers.weight_samples import WeightSamples

@@ -1,7 +1,8 @@
 """Arrays in files, memory-mapped if the format allows it, and never unpickled."""
 
+import json
+import re
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,33 +12,27 @@ from safetensors import safe_open
 from torch import Tensor
 
 
-class _NotWanted(Exception):
-    """The file can be read but does not hold what is needed; its text is for the user."""
+class _NotWanted(ValueError):
+    """The file can be read but does not hold what is needed; its message is written for the user."""
 
 
 def as_array(values: Tensor | NDArray[Any]) -> NDArray[Any]:
     """A user's tensor or array as an array of floats."""
     array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
-    try:
-        _must_be_numbers(array.dtype)
-    except _NotWanted as error:
-        raise ValueError(str(error)) from None
+    _must_be_numbers(array.dtype)
     return array if array.dtype.kind == "f" else array.astype(np.float32)
 
 
-def open_array(path: Path, key: str | None = None) -> Any:
+def open_array(path: Path, key: str | None = None) -> NDArray[Any]:
     """The array in a ``.npy``, ``.npz`` or ``.safetensors`` file; ``key`` names it if there are several."""
-    readers: dict[str, Callable[[Path, str | None], Any]] = {
-        ".npy": _open_npy,
-        ".npz": _open_npz,
-        ".safetensors": _open_safetensors,
-    }
+    readers: dict[str, Any] = {".npy": _open_npy, ".npz": _open_npz, ".safetensors": _open_safetensors}
     if path.suffix not in readers:
-        raise ValueError(f"a bank is read from a file that ends in {', '.join(readers)}; got {path.name!r}.")
+        raise ValueError(f"an array is read from a file that ends in {', '.join(readers)}; got {path.name!r}.")
     if not path.is_file():
-        raise ValueError(f"there is no file {path}; give the path of the saved particles.")
+        raise ValueError(f"there is no file {path}; give the path of a saved array.")
     try:
-        return readers[path.suffix](path, key)
+        array: NDArray[Any] = readers[path.suffix](path, key)
+        return array
     except _NotWanted as error:
         raise ValueError(f"{path}: {error}") from None
     except Exception as error:
@@ -50,7 +45,7 @@ def open_array(path: Path, key: str | None = None) -> Any:
 
 def _must_be_numbers(dtype: np.dtype[Any]) -> None:
     if dtype.kind not in "fiu":
-        raise _NotWanted(f"particles must be numbers; got an array of type {dtype}. Save it as float32.")
+        raise _NotWanted(f"an array must hold numbers; got type {dtype}. Save it as float32.")
 
 
 def _pick(path: Path, names: list[str], key: str | None) -> str:
@@ -79,10 +74,10 @@ def _open_npz(path: Path, key: str | None) -> NDArray[Any]:
             shape, fortran, dtype = read(stream)
             header = stream.tell()
         _must_be_numbers(dtype)
-        if member.compress_type != zipfile.ZIP_STORED:
-            with archive.open(member) as stream:
-                compressed: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
-            return compressed
+    if member.compress_type != zipfile.ZIP_STORED:
+        with np.load(path, allow_pickle=False) as arrays:
+            compressed: NDArray[Any] = arrays[name]
+        return compressed
     # An array stored without compression can be memory-mapped from where it begins in the archive.
     with path.open("rb") as raw:
         raw.seek(member.header_offset + 26)
@@ -91,27 +86,15 @@ def _open_npz(path: Path, key: str | None) -> NDArray[Any]:
     return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape, order="F" if fortran else "C")
 
 
-class _SafetensorsArray:
-    """A tensor in a file, read slice by slice."""
-
-    def __init__(self, path: Path, name: str) -> None:
-        self._slice = safe_open(path, framework="np").get_slice(name)
-        self.shape = tuple(self._slice.get_shape())
-        self.ndim = len(self.shape)
-
-    def __getitem__(self, index: Any) -> NDArray[Any]:
-        if isinstance(index[0], slice):
-            rows = slice(index[1].start, min(index[1].stop, self.shape[1]))
-            part: NDArray[Any] = self._slice[:, rows]
-            return part
-        samples, rows = index[0].ravel(), index[1].ravel()
-        return np.stack([self._slice[int(s)][rows] for s in samples])
-
-
-def _open_safetensors(path: Path, key: str | None) -> _SafetensorsArray:
-    with safe_open(path, framework="np") as file:
+def _open_safetensors(path: Path, key: str | None) -> NDArray[Any]:
+    with safe_open(path, framework="np") as file:  # refuses a file that is not whole
         name = _pick(path, list(file.keys()), key)
         kind = file.get_slice(name).get_dtype()
-    if kind == "BF16":
-        raise _NotWanted("bfloat16 is not known to numpy. Save the particles as float32.")
-    return _SafetensorsArray(path, name)
+    if not re.fullmatch("[FIU](8|16|32|64)", kind):  # numpy does not know bfloat16, for instance
+        raise _NotWanted(f"an array must hold numbers that numpy knows; got type {kind}. Save it as float32.")
+    with path.open("rb") as raw:
+        length = int.from_bytes(raw.read(8), "little")
+        entry = json.loads(raw.read(length))[name]
+    offset = 8 + length + entry["data_offsets"][0]
+    dtype = f"<{kind[0].lower()}{int(kind[1:]) // 8}"
+    return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=tuple(entry["shape"]))

@@ -4,6 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, ClassVar, Protocol, final, runtime_checkable
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from opu.checks import check_at_least
 from opu.choices import OUTPUTS, Outputs, check_choice
 from opu.cuda_graph import being_captured
+from opu.files import read_state
 
 
 @runtime_checkable
@@ -56,7 +58,7 @@ class _Callable(BaseTeacher):
     def __init__(self, function: Teacher) -> None:
         self.function = function
 
-    def __call__(self, x: Tensor, num_particles: int) -> Float[Tensor, "S B K"]:
+    def __call__(self, x: Tensor, num_particles: int) -> Any:  # what it returns is checked by its user
         return self.function(x, num_particles)
 
 
@@ -74,7 +76,21 @@ def to_log_probabilities(values: Tensor, outputs: Outputs, floor: float = 1e-12)
         floor: Smallest probability; smaller ones are raised to it, since an exact 0 has no logarithm.
     """
     check_choice("outputs", outputs, OUTPUTS)
-    if outputs == "probabilities" and not being_captured(values):
+    if not being_captured(
+        values
+    ):  # no value may be read during the capture of a CUDA graph; earlier calls were checked
+        _check_outputs(values, outputs)
+    if outputs == "probabilities":
+        raised = (values if values.dtype == torch.float64 else values.float()).clamp(min=floor)
+        return (raised / raised.sum(-1, keepdim=True)).log()
+    if outputs == "log_probabilities":
+        lowest = values.masked_fill(values == -torch.inf, 0.0).min().clamp(max=math.log(floor))
+        values = torch.where(values == -torch.inf, lowest, values)
+    return values.log_softmax(-1)  # leaves log-probabilities unchanged
+
+
+def _check_outputs(values: Tensor, outputs: Outputs) -> None:
+    if outputs == "probabilities":
         low, high = float(values.min()), float(values.max())
         sums = values.double().sum(-1)
         least, most = float(sums.min()), float(sums.max())
@@ -83,34 +99,24 @@ def to_log_probabilities(values: Tensor, outputs: Outputs, floor: float = 1e-12)
                 f"particles must lie on the simplex; got values in {low:.3g} .. {high:.3g} and rows that sum to "
                 f'{least:.3g} .. {most:.3g}. If these are logits, say outputs="logits".'
             )
-    if outputs == "probabilities":
-        raised = (values if values.dtype == torch.float64 else values.float()).clamp(min=floor)
-        return (raised / raised.sum(-1, keepdim=True)).log()
-    if _look_like_probabilities(values):
+    elif bool((values >= 0).all()) and bool(((values.sum(-1) - 1).abs() < 1e-4).all()):
         raise ValueError(
             f"the teacher's outputs were announced as {outputs} but lie on the simplex, row by row; a second softmax would "
             'flatten them. Say outputs="probabilities", or remove the softmax.'
         )
-    if outputs == "log_probabilities":
-        lowest = values.masked_fill(values == -torch.inf, 0.0).min().clamp(max=math.log(floor))
-        values = torch.where(values == -torch.inf, lowest, values)
-    return values.log_softmax(-1)  # leaves log-probabilities unchanged
 
 
-def _look_like_probabilities(values: Tensor) -> bool:
-    if being_captured(values):  # no value may be read during the capture of a CUDA graph; earlier calls were checked
-        return False
-    return bool((values >= 0).all()) and bool(((values.sum(-1) - 1).abs() < 1e-4).all())
+class Log(nn.Module):
+    """The logarithm of probabilities; an exact 0 is raised to 1e-12."""
 
-
-class _Log(nn.Module):
     def forward(self, probabilities: Tensor) -> Tensor:
+        """Log-probabilities."""
         return probabilities.clamp(min=1e-12).log()
 
 
 def as_logits(net: nn.Module, outputs: Outputs) -> nn.Module:
     """A network whose softmax is the class probabilities; log-probabilities are logits already."""
-    return nn.Sequential(net, _Log()) if outputs == "probabilities" else net
+    return nn.Sequential(net, Log()) if outputs == "probabilities" else net
 
 
 def as_tensor(values: Any) -> Tensor:
@@ -160,3 +166,30 @@ def bytes_per_row(module: nn.Module, x: Tensor) -> int:
         for handle in handles:
             handle.remove()
     return max(total, 1)
+
+
+def chunk_sizes(memory_budget: int, bytes_per_row: int, num_rows: int, fixed_bytes: int = 0) -> tuple[int, int]:
+    """How many rows, and how many posterior samples of so many rows, one chunk may have; each is at least one.
+
+    Args:
+        memory_budget: Largest number of bytes for one chunk.
+        bytes_per_row: Bytes that one row needs under one sample.
+        num_rows: Number of rows in all; they are split only if one sample of all of them is too large.
+        fixed_bytes: Bytes that one sample needs besides its rows.
+    """
+    rows = max(1, min(num_rows, (memory_budget - fixed_bytes) // bytes_per_row))
+    return rows, max(1, memory_budget // (fixed_bytes + rows * bytes_per_row))
+
+
+def read_saved(path: str | Path, kind: str) -> dict[str, Any]:
+    """The parts of a teacher of this kind, from the file that its ``save`` wrote."""
+    try:
+        state = read_state(Path(path))
+    except FileNotFoundError as error:
+        raise ValueError(f"there is no file {path}; give the path of a saved teacher.") from error
+    found = state.pop("kind", None)
+    if found != kind:
+        raise ValueError(
+            f"{path} must hold a teacher of kind {kind!r}; got {found!r}. Load it with the class that saved it."
+        )
+    return state

@@ -44,11 +44,9 @@ class Mixing:
 
 def split_r_hat(draws: Draws) -> PerQuantity:
     """Split R-hat of each quantity: 1 if the chains agree, also if all draws are equal."""
-    halves = _halves(draws)
-    within, total = _variances(halves)
+    within, total = _variances(_halves(draws))
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.sqrt(total / within)
-    return np.where(total > 0, ratio, 1.0)
+        return np.where(total > 0, np.sqrt(total / within), 1.0)
 
 
 def effective_sample_size(draws: Draws) -> PerQuantity:
@@ -57,10 +55,8 @@ def effective_sample_size(draws: Draws) -> PerQuantity:
     Negatively correlated draws are worth more than independent ones; as in the article, the size of :math:`S` draws is at
     most :math:`S\log_{10} S`. All draws of a quantity that never changes count.
     """
-    halves = _halves(draws)
-    return np.concatenate(
-        [_ess(halves[:, :, i : i + _QUANTITIES_AT_ONCE]) for i in range(0, halves.shape[2], _QUANTITIES_AT_ONCE)]
-    )
+    halves, size = _halves(draws), _QUANTITIES_AT_ONCE
+    return np.concatenate([_ess(halves[:, :, i : i + size]) for i in range(0, halves.shape[2], size)])
 
 
 def mixing(parts: Iterable[Draws]) -> Mixing:
@@ -98,7 +94,10 @@ def _ess(halves: NDArray[np.float64]) -> NDArray[np.float64]:
     chains, length, _ = halves.shape
     within, total = _variances(halves)
     varies = total > 0
-    covariance = _autocovariance(halves).mean(0)
+    padded = next_fast_len(2 * length, real=True)  # without padding the convolution would be circular
+    spectrum = rfft(halves - halves.mean(1, keepdims=True), padded, axis=1)
+    power = spectrum.real**2 + spectrum.imag**2
+    covariance = (irfft(power, padded, axis=1)[:, :length] / length).mean(0)
     correlation = 1 - (within - covariance) / np.where(varies, total, 1.0)
     correlation[0] = 1.0
     even = length - length % 2
@@ -107,13 +106,3 @@ def _ess(halves: NDArray[np.float64]) -> NDArray[np.float64]:
     time = -1 + 2 * np.where(kept, np.minimum.accumulate(pairs, axis=0), 0.0).sum(0)
     count = chains * length
     return np.where(varies, count / np.maximum(time, 1 / np.log10(count)), float(count))
-
-
-def _autocovariance(halves: NDArray[np.float64]) -> NDArray[np.float64]:
-    length = halves.shape[1]
-    centred = halves - halves.mean(1, keepdims=True)
-    padded = next_fast_len(2 * length, real=True)  # without padding the convolution would be circular
-    spectrum = rfft(centred, padded, axis=1)
-    power = spectrum.real**2 + spectrum.imag**2
-    covariance: NDArray[np.float64] = irfft(power, padded, axis=1)[:, :length] / length
-    return covariance

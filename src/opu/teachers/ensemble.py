@@ -26,13 +26,13 @@ class Ensemble(BaseTeacher):
 
     def __call__(self, x: Tensor, num_particles: int) -> Float[Tensor, "S B K"]:
         """Log-probabilities of a random subset of the members, or of all of them."""
-        chosen = [self.members[i] for i in choose(len(self.members), num_particles)]
-        return torch.stack([self._log_probabilities(member, x) for member in chosen])
+        particles = []
+        for member in (self.members[i] for i in choose(len(self.members), num_particles)):
+            with evaluating(member):
+                outputs: Tensor = member(x.to(device_of(member, x)))
+            particles.append(to_log_probabilities(outputs.float(), self.outputs))
+        return torch.stack(particles)
 
     def network(self) -> nn.Module:
         """The first member: averages of independently trained weights mean nothing."""
         return as_logits(self.members[0], self.outputs)
-
-    def _log_probabilities(self, member: nn.Module, x: Tensor) -> Tensor:
-        with evaluating(member):
-            return to_log_probabilities(member(x.to(device_of(member, x))).float(), self.outputs)

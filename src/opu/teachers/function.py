@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from opu.checks import check_at_least, check_particles
+from opu.checks import check_at_least, check_particle_shape, check_particles
 from opu.choices import Outputs
 from opu.teachers.base import BaseTeacher, as_tensor, to_log_probabilities
 
@@ -28,9 +28,9 @@ class Function(BaseTeacher):
         check_at_least(1, num_particles=num_particles)
         with torch.no_grad():
             values = as_tensor(self.function(x, num_particles))
-        if values.ndim == 3:
-            if self.outputs == "log_probabilities":
-                check_particles(values)
-            values = to_log_probabilities(values, self.outputs)
-        check_particles(values, num_rows=len(x))
-        return values.to(x.device)
+        check_particle_shape(tuple(values.shape), num_rows=len(x))
+        if self.outputs == "log_probabilities":
+            check_particles(values)
+        log_particles = to_log_probabilities(values, self.outputs)
+        check_particles(log_particles)
+        return log_particles.to(x.device)

@@ -5,12 +5,13 @@ and then the variance.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from opu.checks import check_at_least, check_inputs, check_labels
+from opu.checks import check_at_least, check_features, check_inputs, check_labels
 
 JITTER = 1e-6  # added to the diagonal of the inducing points' covariance, as a fraction of the variance
 
@@ -22,7 +23,7 @@ class SparseSettings:
     Attributes:
         inducing_fraction: Number of inducing points, as a fraction of the training inputs.
         num_inducing: Number of inducing points; it replaces the fraction if given.
-        ard: One lengthscale per feature instead of one for all.
+        ard: Whether each feature has a lengthscale of its own (automatic relevance determination).
     """
 
     inducing_fraction: float = 0.1
@@ -34,10 +35,6 @@ class SparseSettings:
             check_at_least(1, num_inducing=self.num_inducing)
         elif not 0 < self.inducing_fraction <= 1:
             raise ValueError(f"inducing_fraction must be above 0 and at most 1; got {self.inducing_fraction:g}.")
-
-    def inducing_points(self, x: Float[Tensor, "N D"]) -> Float[Tensor, "M D"]:
-        """As many inducing points for these training inputs."""
-        return inducing_points(x, self.num_inducing or max(1, round(self.inducing_fraction * len(x))))
 
 
 def rbf(a: Float[Tensor, "N D"], b: Float[Tensor, "M D"], hyper: Float[Tensor, "*S P"]) -> Float[Tensor, "*S N M"]:
@@ -63,24 +60,26 @@ def _squared_distances(a: Float[Tensor, "*S N D"], b: Float[Tensor, "*S M D"]) -
     return (squares - 2 * a @ b.mT).clamp(min=0.0)
 
 
-def whitened_features(
-    x: Float[Tensor, "N D"], inducing: Float[Tensor, "M D"], hyper: Float[Tensor, "*S P"]
-) -> tuple[Float[Tensor, "*S N M"], Float[Tensor, "*S N 1"]]:
-    r"""Coefficients and variances of a whitened Gaussian process at some inputs.
+class Conditional(NamedTuple):
+    r"""Function values at some inputs, given whitened values :math:`v` at the inducing points.
 
     With :math:`K_{mm} = L L'` and values :math:`u = L v` at the inducing points, a function value has the conditional mean
     :math:`A v` with :math:`A = K_{nm} L^{-\top}`, and the variance :math:`k_{nn} - \sum_m A_{nm}^2` around it.
-
-    Returns:
-        ``A`` and the variances.
     """
+
+    features: Tensor  # A, (*S, N, M)
+    variance: Tensor  # (*S, N, 1)
+
+
+def conditional(x: Float[Tensor, "N D"], inducing: Float[Tensor, "M D"], hyper: Float[Tensor, "*S P"]) -> Conditional:
+    """The conditional at these inputs."""
     variance = hyper[..., -1].exp()[..., None, None]
     noise = JITTER * variance * torch.eye(len(inducing), dtype=x.dtype, device=x.device)
     # A failed factorisation gives NaN: a chain rejects such a state.
     root = torch.linalg.cholesky_ex(rbf(inducing, inducing, hyper) + noise).L
     features = torch.linalg.solve_triangular(root, rbf(inducing, x, hyper), upper=False).mT
     rest = variance - features.square().sum(-1, keepdim=True)
-    return features, torch.maximum(rest, 1e-10 * variance)
+    return Conditional(features, torch.maximum(rest, 1e-10 * variance))
 
 
 def inducing_points(x: Float[Tensor, "N D"], num_points: int) -> Float[Tensor, "M D"]:
@@ -119,14 +118,8 @@ def check_table(x: Tensor, labels: Tensor) -> tuple[Float[Tensor, "N D"], Int64[
 
 def check_rows(x: Tensor, num_features: int | None = None) -> Float[Tensor, "N D"]:
     """Checked inputs in float64."""
-    if x.ndim != 2:
-        raise ValueError(
-            f"a Gaussian process takes inputs with two axes (rows, features); got shape {tuple(x.shape)}. Flatten each "
-            "example to one row: x.flatten(1)."
-        )
+    check_features(x, num_features)
     check_inputs(x)
-    if num_features is not None and x.shape[1] != num_features:
-        raise ValueError(f"the teacher was fitted to {num_features} features; got inputs with {x.shape[1]}.")
     return x.detach().double()
 
 
@@ -137,8 +130,3 @@ def check_hyper(hyper: Float[Tensor, " P"], num_features: int) -> None:
             "hyperparameters are the logarithms of one lengthscale, or of one for each feature, and of the variance: 2 or "
             f"{num_features + 1} finite numbers; got {hyper.tolist()[:10]}."
         )
-
-
-def rows_within(memory_budget: int, bytes_per_row: int, fixed: int = 0) -> int:
-    """Number of rows that may be computed at once, at least one."""
-    return max(1, (memory_budget - fixed) // bytes_per_row)

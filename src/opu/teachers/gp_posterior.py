@@ -9,12 +9,14 @@ from jaxtyping import Float, Int64
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from opu.teachers.gp_kernel import SparseSettings, class_log_probabilities, whitened_features
+from opu.teachers.gp_kernel import Conditional, SparseSettings, class_log_probabilities, conditional, inducing_points
 from opu.teachers.hmc import differentiated
 
 FINITE_DIFFERENCE = 0.02  # step in log hyperparameters; the log-evidence is close to quadratic over it
 NUM_NODES = 20  # Gauss-Hermite nodes for one function
 NUM_PAIRS = 32  # least number of pairs of quasi-random nodes for several functions
+
+Pair = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -37,9 +39,7 @@ def nodes(num_functions: int, device: torch.device | None = None) -> Nodes:
         return Nodes(torch.tensor(points[:, None], device=device), torch.tensor(weights / weights.sum(), device=device))
     num_pairs = max(NUM_PAIRS, 2 ** (4 * num_functions - 1).bit_length())
     sobol = torch.quasirandom.SobolEngine(num_functions).draw(num_pairs, dtype=torch.float64)
-    half = torch.special.ndtri(
-        sobol + 0.5 / num_pairs
-    )  # shifted, since the quantile of the first point, 0, is infinite
+    half = torch.special.ndtri(sobol + 0.5 / num_pairs)  # the first point is 0, whose quantile would be infinite
     both = torch.cat([half, -half])
     root = torch.linalg.cholesky(both.T @ both / len(both))
     points = torch.linalg.solve_triangular(root, both.T, upper=False).T
@@ -84,45 +84,42 @@ class SparsePosterior:
 
     @classmethod
     def with_prior(
-        cls,
-        x: Float[Tensor, "N D"],
-        labels: Int64[Tensor, " N"],
-        num_functions: int,
-        settings: SparseSettings,
-        lengthscale: tuple[float, float],
-        variance: tuple[float, float],
+        cls, x: Tensor, labels: Tensor, num_functions: int, settings: SparseSettings, means: Pair, spreads: Pair
     ) -> "SparsePosterior":
-        """The posterior under normal priors of the log lengthscales and the log variance, each given by mean and spread."""
-        num_lengthscales = x.shape[1] if settings.ard else 1
-        mean, spread = ([a] * num_lengthscales + [b] for a, b in zip(lengthscale, variance, strict=True))
+        """The posterior under a normal prior with these means and spreads of the log lengthscales and the log variance."""
         rule = nodes(num_functions, x.device)
-        return cls(x, labels, settings.inducing_points(x), rule, x.new_tensor(mean), x.new_tensor(spread))
+        inducing = inducing_points(x, settings.num_inducing or max(1, round(settings.inducing_fraction * len(x))))
+        counts = torch.tensor([x.shape[1] if settings.ard else 1, 1], device=x.device)
+        return cls(
+            x, labels, inducing, rule, *(x.new_tensor(pair).repeat_interleave(counts) for pair in (means, spreads))
+        )
 
-    def features(self, hyper: Float[Tensor, " P"]) -> tuple[Float[Tensor, "N M"], Float[Tensor, "N 1"]]:
-        """``A`` and the conditional variances at the training inputs."""
-        return whitened_features(self.x, self.inducing, hyper)
+    @property
+    def zeros(self) -> Float[Tensor, "M C"]:
+        """Whitened values of zero, the mean of their prior."""
+        return self.x.new_zeros(len(self.inducing), self.rule.points.shape[1])
 
-    def fit(
-        self, features: Float[Tensor, "N M"], variance: Float[Tensor, "N 1"], whitened: Float[Tensor, "M C"]
-    ) -> Float[Tensor, ""]:
+    def given(self, hyper: Float[Tensor, " P"]) -> Conditional:
+        """The function values at the training inputs, given the hyperparameters and the whitened values."""
+        return conditional(self.x, self.inducing, hyper)
+
+    def fit(self, functions: Conditional, whitened: Float[Tensor, "M C"]) -> Float[Tensor, ""]:
         """The log-density of the whitened values given the hyperparameters."""
-        terms = expected_log_likelihood(features @ whitened, variance, self.labels, self.rule)
+        mean = functions.features @ whitened
+        terms = expected_log_likelihood(mean, functions.variance, self.labels, self.rule)
         return terms.sum() - 0.5 * whitened.square().sum()
 
     def log_prior(self, hyper: Float[Tensor, " P"]) -> Float[Tensor, ""]:
         """The log-density of the hyperparameters' prior, a normal on their logarithms."""
         return -0.5 * ((hyper - self.prior_mean) / self.prior_spread).square().sum()
 
-    def log_density(self, hyper: Float[Tensor, " P"], whitened: Float[Tensor, "M C"]) -> Float[Tensor, ""]:
-        """The joint log-density of hyperparameters and whitened values."""
-        features, variance = self.features(hyper)
-        return self.fit(features, variance, whitened) + self.log_prior(hyper)
-
-    def curvature(
-        self, features: Float[Tensor, "N M"], variance: Float[Tensor, "N 1"], whitened: Float[Tensor, "M C"]
-    ) -> Float[Tensor, "N C"]:
+    def curvature(self, functions: Conditional, whitened: Float[Tensor, "M C"]) -> Float[Tensor, "N C"]:
         """The curvature of the likelihood at each input, for each function."""
-        return expected_curvature(features @ whitened, variance, self.rule)
+        return expected_curvature(functions.features @ whitened, functions.variance, self.rule)
+
+    def precision_root(self, functions: Conditional, whitened: Float[Tensor, "M C"]) -> Float[Tensor, "C M M"]:
+        """Cholesky factor of the precision that Laplace's approximation at these whitened values has."""
+        return precision_root(functions.features, self.curvature(functions, whitened))
 
 
 def precision_root(features: Float[Tensor, "N M"], curvature: Float[Tensor, "N C"]) -> Float[Tensor, "C M M"]:
@@ -138,26 +135,21 @@ def solve_precision(root: Float[Tensor, "C M M"], values: Float[Tensor, "M C"]) 
     return torch.cholesky_solve(values.T[..., None], root).squeeze(-1).T
 
 
-def find_mode(
-    posterior: SparsePosterior,
-    features: Float[Tensor, "N M"],
-    variance: Float[Tensor, "N 1"],
-    start: Float[Tensor, "M C"],
-) -> Float[Tensor, "M C"]:
+def find_mode(posterior: SparsePosterior, functions: Conditional, start: Float[Tensor, "M C"]) -> Float[Tensor, "M C"]:
     """The most likely whitened values given the hyperparameters, by Newton steps that are halved until the density rises."""
-    density = differentiated(lambda whitened: posterior.fit(features, variance, whitened))
+    density = differentiated(lambda whitened: posterior.fit(functions, whitened))
     mode = start
     value, slope = density(mode)
     for _ in range(100):
-        direction = solve_precision(precision_root(features, posterior.curvature(features, variance, mode)), slope)
+        direction = solve_precision(posterior.precision_root(functions, mode), slope)
         if float((slope * direction).sum()) < 1e-10:
             break
-        size = 1.0
-        candidate, (better, steepness) = mode + direction, density(mode + direction)
-        while not bool(better > value) and size > 1e-6:
-            size /= 2
-            candidate, (better, steepness) = mode + size * direction, density(mode + size * direction)
-        if not bool(better > value):
+        for halvings in range(21):
+            candidate = mode + 0.5**halvings * direction
+            better, steepness = density(candidate)
+            if bool(better > value):
+                break
+        else:
             break
         mode, value, slope = candidate, better, steepness
     return mode
@@ -169,15 +161,16 @@ def evidence(
     """Laplace's log-evidence of the hyperparameters plus their log-prior, its gradient, and the mode it was taken at."""
     hyper = hyper.detach().requires_grad_()
     with torch.enable_grad():
-        features, variance = posterior.features(hyper)
-        mode = find_mode(posterior, features.detach(), variance.detach(), start)
-        root = precision_root(features.detach(), posterior.curvature(features.detach(), variance.detach(), mode))
+        functions = posterior.given(hyper)
+        fixed = Conditional(*(part.detach() for part in functions))
+        mode = find_mode(posterior, fixed, start)
+        root = posterior.precision_root(fixed, mode)
         at = mode.clone().requires_grad_()
-        (slope,) = torch.autograd.grad(posterior.fit(features, variance, at), at, create_graph=True)
+        (slope,) = torch.autograd.grad(posterior.fit(functions, at), at, create_graph=True)
         # One more Newton step does not move the mode, but lets the gradient see how the mode depends on the hyperparameters.
         moved = mode + solve_precision(root, slope)
-        volume = precision_root(features, posterior.curvature(features, variance, moved)).diagonal(dim1=-2, dim2=-1)
-        value = posterior.fit(features, variance, moved) - volume.log().sum() + posterior.log_prior(hyper)
+        volume = posterior.precision_root(functions, moved).diagonal(dim1=-2, dim2=-1)
+        value = posterior.fit(functions, moved) - volume.log().sum() + posterior.log_prior(hyper)
         (gradient,) = torch.autograd.grad(value, hyper)
     return float(value.detach()), gradient, mode
 
@@ -202,9 +195,9 @@ class Laplace:
     curvature: Float[Tensor, "N C"]  # curvature of the likelihood at the mode
 
 
-def laplace(posterior: SparsePosterior, num_functions: int) -> Laplace:
-    """Maximise the evidence over the hyperparameters, and measure its curvature there."""
-    hyper, mode = maximise_evidence(posterior, num_functions)
+def laplace(posterior: SparsePosterior) -> Laplace:
+    """The approximation around the maximum of the evidence over the hyperparameters."""
+    hyper, mode = maximise_evidence(posterior)
     slopes, modes = [], []
     for shift in FINITE_DIFFERENCE * torch.eye(len(hyper), dtype=hyper.dtype, device=hyper.device):
         _, up, mode_up = evidence(posterior, hyper + shift, mode)
@@ -212,25 +205,22 @@ def laplace(posterior: SparsePosterior, num_functions: int) -> Laplace:
         slopes.append((up - down) / (2 * FINITE_DIFFERENCE))
         modes.append((mode_up - mode_down) / (2 * FINITE_DIFFERENCE))
     root = _covariance_root(-torch.stack(slopes), posterior.prior_spread)
-    features, variance = posterior.features(hyper)
-    return Laplace(hyper, mode, torch.stack(modes), root, posterior.curvature(features, variance, mode))
+    return Laplace(hyper, mode, torch.stack(modes), root, posterior.curvature(posterior.given(hyper), mode))
 
 
-def laplace_at(posterior: SparsePosterior, num_functions: int, hyper: Float[Tensor, " P"]) -> Laplace:
+def laplace_at(posterior: SparsePosterior, hyper: Float[Tensor, " P"]) -> Laplace:
     """The approximation for fixed hyperparameters."""
-    features, variance = posterior.features(hyper)
-    mode = find_mode(posterior, features, variance, hyper.new_zeros(len(posterior.inducing), num_functions))
+    functions = posterior.given(hyper)
+    mode = find_mode(posterior, functions, posterior.zeros)
     still = hyper.new_zeros(len(hyper), *mode.shape), hyper.new_zeros(len(hyper), len(hyper))
-    return Laplace(hyper, mode, *still, posterior.curvature(features, variance, mode))
+    return Laplace(hyper, mode, *still, posterior.curvature(functions, mode))
 
 
-def maximise_evidence(
-    posterior: SparsePosterior, num_functions: int
-) -> tuple[Float[Tensor, " P"], Float[Tensor, "M C"]]:
+def maximise_evidence(posterior: SparsePosterior) -> tuple[Float[Tensor, " P"], Float[Tensor, "M C"]]:
     """The most likely hyperparameters, and the most likely whitened values given them."""
     from scipy.optimize import minimize  # slow to import
 
-    mode = posterior.x.new_zeros(len(posterior.inducing), num_functions)
+    mode = posterior.zeros
 
     def objective(values: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         nonlocal mode
@@ -241,8 +231,7 @@ def maximise_evidence(
     bounds = list(zip(start - 4 * spread, start + 4 * spread, strict=True))
     best = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 50, "gtol": 1e-2})
     hyper = torch.as_tensor(best.x).to(mode)
-    features, variance = posterior.features(hyper)
-    return hyper, find_mode(posterior, features, variance, mode)
+    return hyper, find_mode(posterior, posterior.given(hyper), mode)
 
 
 def _covariance_root(precision: Float[Tensor, "P P"], spread: Float[Tensor, " P"]) -> Float[Tensor, "P P"]:

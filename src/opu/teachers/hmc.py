@@ -1,4 +1,4 @@
-"""Hamiltonian Monte Carlo with standard normal momenta; positions are scaled beforehand to suit them."""
+"""Hamiltonian Monte Carlo with standard normal momenta, for targets that are scaled to be close to a standard normal."""
 
 import math
 from collections.abc import Callable
@@ -50,7 +50,7 @@ def hmc_move(position: Tensor, density: LogDensity, step_size: float, num_steps:
 
 
 def quarter_turn(step_size: float, most_steps: int) -> tuple[float, int]:
-    """A step size no larger than given, and the number of steps in a quarter of a standard normal's period, at most as given.
+    """Step size and number of steps of a trajectory over a quarter of a standard normal's period, within these limits.
 
     After a quarter of the period the position of a standard normal is independent of its start; after half it is opposite.
     """

@@ -7,29 +7,34 @@ With prior :math:`\mathcal N(0, \Lambda^{-1})` on the coefficients, two conditio
 
 The paper writes :math:`\Lambda^{-1}` for :math:`\Lambda` in :math:`V`, and :math:`V^{-1}` for :math:`V` in :math:`m`.
 
-More than two classes use a broken stick (see :mod:`opu.teachers.logistic_samples`): logit ``k`` is fitted to the rows of
-class ``k`` and above, and says whether the class is above ``k``. The posterior is then a product of ``K - 1`` binary ones,
-each of which can be sampled exactly. The order of the classes is a part of the model.
+Two classes have one logit, :math:`\pi = (\sigma(-\psi), \sigma(\psi))`. More classes use a broken stick: :math:`\psi_k` is
+the logit of being above class ``k`` for a row of class ``k`` or above, so that
+:math:`\pi_k = \sigma(-\psi_k)\prod_{j<k}\sigma(\psi_j)`, and the last class has the rest. The posterior is then a product
+of ``K - 1`` binary ones, each of which can be sampled exactly. The order of the classes is a part of the model.
 """
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int64
 from numpy.typing import NDArray
 from rich.progress import track
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
-from opu.checks import check_at_least, check_inputs, check_labels, check_positive, optional
-from opu.teachers.base import as_tensor
+from opu.checks import check_at_least, check_features, check_inputs, check_labels, check_positive, optional
+from opu.files import write_state
+from opu.teachers.base import BaseTeacher, as_tensor, choose, read_saved
 from opu.teachers.diagnostics import FEWEST_DRAWS, Mixing, mixing
-from opu.teachers.logistic_samples import LogisticSamples
 
 Array = NDArray[np.float64]
 
+KIND = "opu logistic samples"
 FEWEST_ESS = 100.0  # the error of a posterior mean is then a tenth of the posterior standard deviation
 LARGEST_R_HAT = 1.05
 _MOST_LOGITS = 1000  # training rows whose logits are checked for mixing
@@ -75,7 +80,7 @@ def polya_gamma(
     *,
     num_classes: int | None = None,
     progress: bool = False,
-) -> LogisticSamples:
+) -> "LogisticSamples":
     """Posterior samples of a logistic regression given labelled data, as a teacher.
 
     Random numbers follow torch's global state, so ``torch.manual_seed`` makes a fit repeatable. Poor mixing causes a warning:
@@ -90,15 +95,17 @@ def polya_gamma(
         progress: Whether to show a progress bar.
     """
     settings = settings or GibbsSettings()
-    features = _as_features(x)
+    rows = as_tensor(x)
+    check_inputs(rows)
+    check_features(rows)
+    features = rows.detach().cpu().double().numpy()
     checked, num_classes = check_labels(as_tensor(labels), len(features), num_classes)
     classes = checked.cpu().numpy()
     design = np.pad(features, ((0, 0), (0, 1)), constant_values=1.0) if settings.intercept else features
     # The package needs a generator of numpy, which is seeded by a number from torch.
     rng = np.random.default_rng(int(torch.randint(2**63 - 1, ())))
-    draw = polya_gamma_source(rng)
     logits = range(num_classes - 1)
-    fits = [_gibbs(design[classes >= k], classes[classes >= k] > k, settings, draw, rng, progress) for k in logits]
+    fits = [_gibbs(design[classes >= k], classes[classes >= k] > k, settings, rng, progress) for k in logits]
     draws = np.stack(fits, 2)
     found = {"coefficients": mixing(draws[:, :, k] for k in logits), "logits": _mixing_of_logits(draws, design)}
     _warn_of_poor_mixing(found, settings)
@@ -106,6 +113,79 @@ def polya_gamma(
     pooled = torch.from_numpy(draws.swapaxes(0, 1).reshape(settings.num_samples, len(logits), -1).copy())
     weights, rest = pooled.split([features.shape[1], pooled.shape[2] - features.shape[1]], -1)
     return LogisticSamples(weights.contiguous(), rest.sum(-1), found)
+
+
+@dataclass(frozen=True)
+class LogisticSamples(BaseTeacher):
+    """Coefficients of many logistic regressions, from any sampler, as a teacher: one matrix product evaluates them all.
+
+    Attributes:
+        coefficients: Coefficients of each sample and logit, ``(S, K - 1, F)``.
+        intercepts: Intercepts of each sample and logit, ``(S, K - 1)``.
+        diagnostics: Mixing of the ``"coefficients"`` and of the ``"logits"`` of training rows, if known.
+    """
+
+    coefficients: Tensor
+    intercepts: Tensor
+    diagnostics: Mapping[str, Mixing] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        shape = tuple(self.coefficients.shape)
+        if len(shape) != 3 or 0 in shape or tuple(self.intercepts.shape) != shape[:2]:
+            raise ValueError(
+                "coefficients must have shape (S, K - 1, F) and intercepts (S, K - 1), with at least one of each; got "
+                f"{shape} and {tuple(self.intercepts.shape)}. Two classes have one logit: K - 1 = 1."
+            )
+        if not bool(torch.isfinite(self.coefficients).all() and torch.isfinite(self.intercepts).all()):
+            raise ValueError("coefficients and intercepts must be finite; got NaN or infinite ones. Check the sampler.")
+
+    @property
+    def num_samples(self) -> int:
+        """Number of samples, S."""
+        return len(self.coefficients)
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes, K."""
+        return self.coefficients.shape[1] + 1
+
+    def __call__(self, x: Tensor, num_particles: int) -> Float[Tensor, "S B K"]:
+        """Log-probabilities under a random subset of the samples, or all of them; in float32, on the samples' device."""
+        check_features(x, self.coefficients.shape[2])
+        index = choose(self.num_samples, num_particles, self.coefficients.device)
+        with torch.no_grad():
+            weights = self.coefficients[index].float()
+            logits = x.to(weights) @ weights.flatten(0, 1).T
+            logits = logits.unflatten(1, weights.shape[:2]).transpose(0, 1) + self.intercepts[index].float()[:, None]
+            return broken_stick(logits)
+
+    def take(self, index: Int64[Tensor, " S"]) -> "LogisticSamples":
+        """Some of the samples, as a teacher without diagnostics."""
+        return LogisticSamples(self.coefficients[index], self.intercepts[index])
+
+    def to(self, device: torch.device | str) -> "LogisticSamples":
+        """The same samples on another device, on which particles are then computed."""
+        return replace(self, coefficients=self.coefficients.to(device), intercepts=self.intercepts.to(device))
+
+    def save(self, path: str | Path) -> None:
+        """Write all samples and their diagnostics into one safetensors file."""
+        found = {name: asdict(found) for name, found in self.diagnostics.items()}
+        write_state(Path(path), {"kind": KIND, **vars(self), "diagnostics": found})
+
+    @classmethod
+    def load(cls, path: str | Path) -> "LogisticSamples":
+        """Read samples that :meth:`save` wrote."""
+        parts = read_saved(path, KIND)
+        found = {name: Mixing(**values) for name, values in parts["diagnostics"].items()}
+        return cls(parts["coefficients"], parts["intercepts"], found)
+
+
+def broken_stick(logits: Float[Tensor, "S B L"]) -> Float[Tensor, "S B L+1"]:
+    """Log-probabilities of all ``K = L + 1`` classes; each logit takes a fraction of what those before it have left."""
+    left = logsigmoid(logits).cumsum(-1)
+    first = torch.zeros_like(left[..., :1])
+    pieces = torch.cat([first, left[..., :-1]], -1) + logsigmoid(-logits)
+    return torch.cat([pieces, left[..., -1:]], -1)
 
 
 def polya_gamma_source(rng: np.random.Generator) -> Callable[[Array], Array]:
@@ -126,14 +206,10 @@ def polya_gamma_source(rng: np.random.Generator) -> Callable[[Array], Array]:
 
 
 def _gibbs(
-    design: Array,
-    above: NDArray[np.bool_],
-    settings: GibbsSettings,
-    draw: Callable[[Array], Array],
-    rng: np.random.Generator,
-    progress: bool,
+    design: Array, above: NDArray[np.bool_], settings: GibbsSettings, rng: np.random.Generator, progress: bool
 ) -> Array:
     """Draws of one binary regression, ``(chains, draws, features)``; all chains take each sweep together."""
+    draw = polya_gamma_source(rng)
     chains, features = settings.num_chains, design.shape[1]
     prior_precision = np.eye(features) / settings.prior_variance
     slope = design.T @ (above - 0.5)
@@ -169,9 +245,8 @@ def _draw_gaussians(precision: Array, slope: Array, rng: np.random.Generator) ->
 
 def _mixing_of_logits(draws: Array, design: Array) -> Mixing:
     rows = design[np.unique(np.linspace(0, len(design) - 1, _MOST_LOGITS).astype(int))]
-    return mixing(
-        draws[:, :, k] @ part.T for k in range(draws.shape[2]) for part in np.array_split(rows, 1 + len(rows) // 256)
-    )
+    parts = np.array_split(rows, 1 + len(rows) // 256)
+    return mixing(draws[:, :, k] @ part.T for k in range(draws.shape[2]) for part in parts)
 
 
 def _warn_of_poor_mixing(found: Mapping[str, Mixing], settings: GibbsSettings) -> None:
@@ -182,16 +257,5 @@ def _warn_of_poor_mixing(found: Mapping[str, Mixing], settings: GibbsSettings) -
             f"the chains have mixed too little: the smallest effective sample size of {settings.num_samples} is {ess:.0f} "
             f"and the largest R-hat {r_hat:.3f}; raise thinning (now {settings.thinning}) or burn_in "
             f"(now {settings.burn_in}).",
-            UserWarning,
             stacklevel=3,
         )
-
-
-def _as_features(x: Tensor | NDArray[Any]) -> Array:
-    rows = as_tensor(x)
-    check_inputs(rows)
-    if rows.ndim != 2:
-        raise ValueError(
-            f"a logistic regression needs features of shape (N, F); got shape {tuple(rows.shape)}. Flatten each row."
-        )
-    return rows.detach().cpu().double().numpy()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -11,7 +12,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from opu.checks import check_at_least
 from opu.choices import Outputs
 from opu.devices import device_of
-from opu.teachers.base import BaseTeacher, as_logits, bytes_per_row, evaluating, to_log_probabilities
+from opu.teachers.base import BaseTeacher, as_logits, bytes_per_row, chunk_sizes, evaluating, to_log_probabilities
 
 
 class MCDropout(BaseTeacher):
@@ -34,7 +35,7 @@ class MCDropout(BaseTeacher):
     ) -> None:
         self.net, self.outputs = net, outputs
         self.consistent, self.memory_budget = consistent, memory_budget
-        # A module with dropout in its name may only contain the layers that drop; then those count.
+        # A module with dropout in its name may be a mere container of dropout layers; then only those count.
         self._layers = [layer for layer in net.modules() if is_dropout(layer) and not _holds_dropout(layer)]
         self._inner = [layer for layer in net.modules() if _drops_inside(layer)]
         self._repeat_at_input = bool(self._inner)
@@ -59,12 +60,10 @@ class MCDropout(BaseTeacher):
         """Log-probabilities of ``num_particles`` masked networks."""
         check_at_least(1, num_particles=num_particles)
         x = x.to(device_of(self.net, x))
-        per_row = self._bytes_per_row(x)
-        rows = max(1, min(len(x), self.memory_budget // per_row))
-        particles = max(1, min(num_particles, self.memory_budget // (per_row * rows)))
-        chunks = [min(particles, num_particles - start) for start in range(0, num_particles, particles)]
+        rows, particles = chunk_sizes(self.memory_budget, self._bytes_per_row(x), len(x))
+        counts = [min(particles, num_particles - start) for start in range(0, num_particles, particles)]
         with evaluating(self.net):
-            return torch.cat([self._all_rows(x, count, rows) for count in chunks])
+            return torch.cat([self._all_rows(x, count, rows) for count in counts])
 
     def _bytes_per_row(self, x: Tensor) -> int:
         """Bytes per row of inputs of this shape.
@@ -73,47 +72,40 @@ class MCDropout(BaseTeacher):
         batches of two sizes, since an axis may have the length of one of them by chance.
         """
         if x.shape[1:] not in self._bytes:
-            state = _RandomState(x.device)
+            restore_random_state = _random_state(x.device)
             with evaluating(self.net):
                 for rows in (2, 3):
-                    self._forward(x[:1].repeat(rows, *[1] * (x.ndim - 1)), 2)
-            state.restore()
+                    self._forward(_repeat(x[:1], rows), 2)
+            restore_random_state()
             self._bytes[x.shape[1:]] = bytes_per_row(self.net, x)
         return self._bytes[x.shape[1:]]
 
     def _all_rows(self, x: Tensor, count: int, rows: int) -> Tensor:
-        parts: list[Tensor] = []
-        masks = _RandomState(x.device) if self.consistent and rows < len(x) else None
-        for part in x.split(rows):
-            if self.consistent and parts:
-                assert masks is not None
-                masks.restore()  # the same masks for the next rows
-            parts.append(self._forward(part, count))
+        chunks, parts = x.split(rows), []
+        restore_random_state = _random_state(x.device) if self.consistent and len(chunks) > 1 else None
+        for chunk in chunks:
+            if restore_random_state is not None:
+                restore_random_state()  # the same masks for all rows
+            parts.append(self._forward(chunk, count))
         return torch.cat(parts, 1)
 
     def _forward(self, x: Tensor, count: int) -> Tensor:
         if not self._repeat_at_input and count > 1:
             try:
-                return self._repeated_at_first_mask(x, count)
-            except _CannotRepeatLate:
-                # For instance a skip connection around dropout: the batch has to be repeated at the input.
+                return self._masked(x, count, late=True)
+            except (RuntimeError, IndexError):
+                # For instance a skip connection around dropout: the batch has to be repeated at the input. An error that
+                # has another reason occurs there again.
                 self._repeat_at_input = True
-        repeated = x.repeat(count, *[1] * (x.ndim - 1))
-        with self._dropping(len(x), count, late=False):
-            return self._log_probabilities(self.net(repeated), len(x), count)
+        return self._masked(x, count, late=False)
 
-    def _repeated_at_first_mask(self, x: Tensor, count: int) -> Tensor:
-        try:
-            with self._dropping(len(x), count, late=True):
-                return self._log_probabilities(self.net(x), len(x), count)
-        except (RuntimeError, IndexError) as error:
-            # A real error occurs again when the batch is repeated at the input.
-            raise _CannotRepeatLate from error
-
-    def _log_probabilities(self, values: Tensor, rows: int, count: int) -> Tensor:
-        if len(values) == rows != rows * count:
-            raise _CannotRepeatLate  # no dropout layer on the way to the output
-        values = values.reshape(count, rows, *values.shape[1:])
+    def _masked(self, x: Tensor, count: int, late: bool) -> Tensor:
+        """Log-probabilities of masked networks; if late, the batch is repeated at the first mask, else at the input."""
+        with self._dropping(len(x), count, late):
+            values: Tensor = self.net(x if late else _repeat(x, count))
+        if late and len(values) == len(x):
+            raise RuntimeError("no dropout layer on the way to the output has repeated the batch")
+        values = values.reshape(count, len(x), *values.shape[1:])
         if values.ndim != 3:
             raise ValueError(
                 f"the network must give one row of class scores per input; got outputs of shape {tuple(values.shape[1:])}."
@@ -122,24 +114,17 @@ class MCDropout(BaseTeacher):
 
     @contextmanager
     def _dropping(self, rows: int, count: int, late: bool) -> Iterator[None]:
-        """Switch dropout on; with ``late``, the first dropout layer repeats the batch for the particles."""
+        """Switch dropout on; if late, the first dropout layer repeats the batch for the particles."""
         with ExitStack() as stack:
             for layer in self._inner:
                 layer.training = True
             for layer in self._layers:
                 layer.training = not self.consistent
                 if self.consistent:
-                    handle = layer.register_forward_hook(_shared_mask(rows, count, late))
+                    stack.callback(layer.register_forward_hook(partial(_shared_mask, rows, count, late)).remove)
                 elif late:
-                    handle = layer.register_forward_pre_hook(_repeat_rows(rows, count))
-                else:
-                    continue
-                stack.callback(handle.remove)
+                    stack.callback(layer.register_forward_pre_hook(partial(_repeat_rows, rows, count)).remove)
             yield
-
-
-class _CannotRepeatLate(RuntimeError):
-    """The batch cannot be repeated at the first dropout layer."""
 
 
 def is_dropout(layer: nn.Module) -> bool:
@@ -160,67 +145,57 @@ def _drops_inside(layer: nn.Module) -> bool:
     return inside or isinstance(layer, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer | nn.TransformerEncoder)
 
 
-def _repeat_rows(rows: int, count: int) -> Callable[[nn.Module, tuple[Tensor, ...]], tuple[Tensor, ...] | None]:
-    def hook(_layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-        z, *rest = inputs
-        if len(z) == rows * count:
-            return None
+def _repeat(x: Tensor, count: int) -> Tensor:
+    return x.repeat(count, *[1] * (x.ndim - 1))
+
+
+def _repeat_rows(rows: int, count: int, _layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+    """Hook before a dropout layer: repeat the batch, unless an earlier layer has done so."""
+    z, *rest = inputs
+    if len(z) == rows * count:
+        return None
+    _must_be_batch(z, rows)
+    return (_repeat(z, count), *rest)
+
+
+def _shared_mask(rows: int, count: int, late: bool, layer: nn.Module, _inputs: tuple[Tensor, ...], z: Tensor) -> Tensor:
+    """Hook after a dropout layer that is switched off: apply one mask per particle to all rows."""
+    if len(z) == rows * count:
+        z = z.view(count, rows, *z.shape[1:])
+    elif late:
         _must_be_batch(z, rows)
-        return (z.repeat(count, *[1] * (z.ndim - 1)), *rest)
-
-    return hook
-
-
-def _shared_mask(rows: int, count: int, late: bool) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
-    def hook(layer: nn.Module, _inputs: tuple[Tensor, ...], z: Tensor) -> Tensor:
-        if len(z) == rows * count:
-            z = z.view(count, rows, *z.shape[1:])
-        elif late:
-            _must_be_batch(z, rows)
-            z = z.unsqueeze(0)
-        else:
-            raise ValueError(
-                "consistent masks need dropout on tensors whose first axis is the batch; "
-                f"{type(layer).__name__} met one of length {len(z)} for a batch of {rows * count}. Use consistent=False."
-            )
-        scale, offset = _affine_mask(layer, z.new_ones(count, *z.shape[2:]))
-        masked = z * scale.unsqueeze(1)
-        return (masked if offset is None else masked + offset.unsqueeze(1)).flatten(0, 1)
-
-    return hook
+        z = z.unsqueeze(0)
+    else:
+        raise ValueError(
+            "consistent masks need dropout on tensors whose first axis is the batch; "
+            f"{type(layer).__name__} met one of length {len(z)} for a batch of {rows * count}. Use consistent=False."
+        )
+    scale, offset = _affine_mask(layer, z.new_ones(count, *z.shape[2:]))
+    masked = z * scale.unsqueeze(1)
+    return (masked if offset is None else masked + offset.unsqueeze(1)).flatten(0, 1)
 
 
 def _must_be_batch(z: Tensor, rows: int) -> None:
     if len(z) != rows:
-        raise _CannotRepeatLate(f"a dropout layer met a first axis of {len(z)}, not the batch of {rows}")
+        raise RuntimeError(f"a dropout layer met a first axis of {len(z)}, not the batch of {rows}")
 
 
 def _affine_mask(layer: nn.Module, ones: Tensor) -> tuple[Tensor, Tensor | None]:
     """Scale and offset of a dropout layer, ``z * scale + offset`` with a random mask, from its outputs for 1 and for 0."""
-    if isinstance(layer, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):  # which have no offset
-        layer.training = True
-        scale = layer.forward(ones)
-        layer.training = False
-        return scale, None
-    state = _RandomState(ones.device)
     layer.training = True
-    at_zero = layer.forward(torch.zeros_like(ones))
-    state.restore()
+    offset = None
+    if not isinstance(layer, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):  # these have no offset
+        restore_random_state = _random_state(ones.device)
+        offset = layer.forward(torch.zeros_like(ones))
+        restore_random_state()
     at_one = layer.forward(ones)
     layer.training = False
     # Most layers have no offset, which saves an addition over all activations.
-    return (at_one - at_zero, at_zero) if bool(at_zero.any()) else (at_one, None)
+    return (at_one, None) if offset is None or not bool(offset.any()) else (at_one - offset, offset)
 
 
-class _RandomState:
-    """The random state of one device, to draw the same numbers twice."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.state = torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
-
-    def restore(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.set_rng_state(self.state, self.device)
-        else:
-            torch.set_rng_state(self.state)
+def _random_state(device: torch.device) -> Callable[[], None]:
+    """A function that restores the random state that this device has now."""
+    if device.type == "cuda":
+        return partial(torch.cuda.set_rng_state, torch.cuda.get_rng_state(device), device)
+    return partial(torch.set_rng_state, torch.get_rng_state())

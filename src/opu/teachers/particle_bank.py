@@ -10,7 +10,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from opu.checks import check_particles
+from opu.checks import check_particle_shape, check_particles
 from opu.choices import Outputs
 from opu.teachers.array_files import as_array, open_array
 from opu.teachers.base import BaseTeacher, as_tensor, choose, to_log_probabilities
@@ -26,7 +26,7 @@ class ParticleBank(BaseTeacher):
 
     Args:
         particles: A tensor or array ``(S, N, K)``, or the path of a ``.npy``, ``.npz`` or ``.safetensors`` file.
-        inputs: The ``N`` inputs in the same order; :func:`opu.distill` uses its own unless they are given.
+        inputs: The ``N`` inputs in the same order; by default, those that :func:`opu.distill` is given.
         outputs: Kind of the values.
         key: Name of the array in an ``.npz`` or ``.safetensors`` file that holds several.
         floor: Smallest probability; smaller ones are raised to it, since an exact 0 has no logarithm.
@@ -57,7 +57,7 @@ class ParticleBank(BaseTeacher):
         return samples, rows, classes
 
     def bind(self, batches: Iterable[Tensor]) -> "ParticleBank":
-        """The same bank; its particles belong to these inputs in order, unless it was given inputs before."""
+        """The same bank; if it was made without inputs, its particles now belong to these, in order."""
         if self._row_of is None:
             self._index(batches)
         return self
@@ -91,17 +91,14 @@ class ParticleBank(BaseTeacher):
             )
 
     def _check_all(self) -> None:
-        if self._array.ndim != 3:
-            check_particles(torch.empty(self._array.shape))
-        for start in range(0, max(1, self._array.shape[1]), _ROWS_AT_ONCE):
+        check_particle_shape(self._array.shape)
+        for start in range(0, self._array.shape[1], _ROWS_AT_ONCE):
             part = torch.from_numpy(np.array(self._array[:, start : start + _ROWS_AT_ONCE]))
             if not bool(torch.isfinite(part).all()) and self.outputs != "log_probabilities":
                 raise ValueError(
                     "particles must be finite; got NaN or infinite values. Check the sampler that made them."
                 )
-            if part.numel():
-                part = to_log_probabilities(part, self.outputs, self.floor)
-            check_particles(part)
+            check_particles(to_log_probabilities(part, self.outputs, self.floor))
 
 
 def _keys(batch: Tensor) -> list[bytes]:

@@ -80,18 +80,37 @@ def categorical_log_likelihood(outputs: Float[Tensor, "B K"], labels: Int64[Tens
     return -nn.functional.cross_entropy(outputs, labels, reduction="none")
 
 
+def sgld(
+    net: nn.Module,
+    x: Tensor,
+    labels: Tensor,
+    settings: LangevinSettings | None = None,
+    log_likelihood: LogLikelihood = categorical_log_likelihood,
+    progress: bool = False,
+) -> WeightSamples:
+    """Posterior samples of a network's weights given labelled data, as a teacher, with the arguments of :class:`Chain`."""
+    chain = Chain(net, x, labels, settings, log_likelihood)
+    stacked: dict[str, Tensor] = {}
+    for number, sample in enumerate(chain.samples(progress)):
+        for name, w in sample.items():
+            if number == 0:
+                stacked[name] = w.new_empty(chain.settings.num_samples, *w.shape)
+            stacked[name][number] = w
+    return WeightSamples(net, stacked)
+
+
 class Chain(BaseTeacher):
     """A Langevin chain over a network's weights, also as an online teacher.
 
-    ``chain(x, num_particles)`` takes ``thinning`` steps before each particle. A student that is trained along always gets
-    new samples, and none need be stored (Bayesian dark knowledge).
+    ``chain(x, num_particles)`` takes ``thinning`` steps before each particle. A student that is trained at the same time
+    always gets new samples, and none need be stored (Bayesian dark knowledge).
 
     Args:
         net: Network with the first weights; the chain works on a copy.
         x: All training inputs.
         labels: Classes of the training inputs.
         settings: Settings of the chain.
-        log_likelihood: Function from network outputs and labels to log-likelihoods; that of a classifier unless given.
+        log_likelihood: Function from outputs and labels to log-likelihoods; by default, that of a classifier.
     """
 
     def __init__(
@@ -115,8 +134,7 @@ class Chain(BaseTeacher):
     def walk(self, num_steps: int, progress: bool = False) -> None:
         """Take this number of steps."""
         size = min(self.settings.batch_size, len(self.x))
-        steps = range(num_steps)
-        for _ in track(steps, "burn-in", transient=True) if progress else steps:
+        for _ in track(range(num_steps), "burn-in", transient=True) if progress else range(num_steps):
             self._step_size.fill_(self.settings.step_size(self.step))
             rows = torch.randint(len(self.x), (size,), device=self.x.device)
             self._walk(self.x[rows], self.labels[rows])
@@ -147,6 +165,7 @@ class Chain(BaseTeacher):
 
     def __call__(self, x: Tensor, num_particles: int) -> Float[Tensor, "S B K"]:
         """Log-probabilities under the next states of the chain, ``thinning`` steps apart."""
+        check_at_least(1, num_particles=num_particles)
         particles = []
         for _ in range(num_particles):
             self.walk(self.settings.thinning)
@@ -157,22 +176,3 @@ class Chain(BaseTeacher):
     def network(self) -> nn.Module:
         """The network with the current weights of the chain."""
         return self.net
-
-
-def sgld(
-    net: nn.Module,
-    x: Tensor,
-    labels: Tensor,
-    settings: LangevinSettings | None = None,
-    log_likelihood: LogLikelihood = categorical_log_likelihood,
-    progress: bool = False,
-) -> WeightSamples:
-    """Posterior samples of a network's weights given labelled data, as a teacher; the network itself is not changed."""
-    chain = Chain(net, x, labels, settings, log_likelihood)
-    stacked: dict[str, Tensor] = {}
-    for number, sample in enumerate(chain.samples(progress)):
-        for name, w in sample.items():
-            if number == 0:
-                stacked[name] = w.new_empty(chain.settings.num_samples, *w.shape)
-            stacked[name][number] = w
-    return WeightSamples(net, stacked)

@@ -18,22 +18,16 @@ from rich.progress import track
 from torch import Tensor
 
 from opu.checks import check_at_least, check_positive
-from opu.files import read_state, write_state
-from opu.teachers.base import BaseTeacher
-from opu.teachers.gp_kernel import (
-    SparseSettings,
-    check_rows,
-    check_table,
-    class_log_probabilities,
-    median_distance,
-    rows_within,
-    whitened_features,
-)
-from opu.teachers.gp_posterior import SparsePosterior, WhitenedGaussian, maximise_evidence, nodes, precision_root
+from opu.files import write_state
+from opu.teachers import gp_kernel as gp
+from opu.teachers.base import BaseTeacher, chunk_sizes, read_saved
+from opu.teachers.gp_posterior import SparsePosterior, WhitenedGaussian, maximise_evidence
+
+KIND = "svgp"
 
 
 @dataclass(frozen=True)
-class SVGPSettings(SparseSettings):
+class SVGPSettings(gp.SparseSettings):
     """Settings of the model and its training, besides those of :class:`SparseSettings`.
 
     Attributes:
@@ -59,6 +53,37 @@ class SVGPSettings(SparseSettings):
         check_positive(learning_rate=self.learning_rate, tolerance=self.tolerance)
 
 
+def svgp(x: Tensor, labels: Tensor, settings: SVGPSettings | None = None, *, progress: bool = False) -> "SVGP":
+    """A variational Gaussian process fitted to labelled data, as a teacher.
+
+    Two classes need one function with a logistic link; more need one function each, with a softmax and a common kernel.
+    Inducing points and hyperparameters are trained too.
+
+    Args:
+        x: Training inputs ``(N, D)``. Scale them first: by default all features have one lengthscale.
+        labels: Classes of the inputs, ``0 .. K-1``.
+        settings: Settings of the model and its training.
+        progress: Whether to show a progress bar.
+    """
+    from opu.teachers.svgp_model import SparseGP  # needs an extra
+
+    settings = settings or SVGPSettings()
+    x, labels, num_functions = gp.check_table(x, labels)
+    unit = gp.median_distance(x)  # Adam's step size suits inducing points whose distances are about 1
+    means, spreads = (0.0, log(4.0)), (1.0, 1.5)
+    posterior = SparsePosterior.with_prior(x / unit, labels, num_functions, settings, means, spreads)
+    model = SparseGP(_start(posterior))
+    trace, converged = _train(model, posterior, settings, progress)
+    if not converged:
+        warnings.warn(
+            f"the variational Gaussian process was still improving after {len(trace)} steps: raise max_steps.",
+            stacklevel=2,
+        )
+    inducing, mean, root, hyper = model.state()
+    hyper[:-1] += log(unit)
+    return SVGP(inducing * unit, mean, root, hyper, torch.tensor(trace, dtype=torch.float64), converged)
+
+
 @dataclass(frozen=True, eq=False)
 class SVGP(BaseTeacher):
     """A variational Gaussian process, as a teacher.
@@ -68,8 +93,8 @@ class SVGP(BaseTeacher):
         mean: Mean of the whitened values there, for one function (two classes) or one per class.
         root: Cholesky factors of the covariances of the whitened values.
         hyper: Log lengthscales and log variance.
-        elbo: Evidence lower bound per row, at each training step.
-        converged: Whether training ended because the bound stopped rising.
+        elbo: Evidence lower bound per row, for each training step.
+        converged: Whether training ended because the bound had stopped rising.
         memory_budget: Largest number of bytes for one chunk of rows.
     """
 
@@ -83,12 +108,12 @@ class SVGP(BaseTeacher):
 
     def marginals(self, x: Tensor) -> tuple[Float[Tensor, "B C"], Float[Tensor, "B C"]]:
         """Mean and variance of each function at each input."""
-        x = check_rows(x, self.inducing.shape[1]).to(self.inducing.device)
-        rows = rows_within(self.memory_budget, 8 * (4 + 2 * len(self.root)) * len(self.inducing))
+        x = gp.check_rows(x, self.inducing.shape[1]).to(self.inducing.device)
+        rows, _ = chunk_sizes(self.memory_budget, 8 * (4 + 2 * len(self.root)) * len(self.inducing), len(x))
         parts = []
         with torch.no_grad():
             for part in x.split(rows):
-                features, rest = whitened_features(part, self.inducing, self.hyper)
+                features, rest = gp.conditional(part, self.inducing, self.hyper)
                 parts.append((features @ self.mean, rest + (features @ self.root).square().sum(-1).T))
         means, variances = zip(*parts, strict=True)
         return torch.cat(means), torch.cat(variances)
@@ -98,100 +123,51 @@ class SVGP(BaseTeacher):
         check_at_least(1, num_particles=num_particles)
         mean, variance = self.marginals(x)
         noise = torch.randn(num_particles, *mean.shape, dtype=mean.dtype, device=mean.device)
-        return class_log_probabilities(mean + variance.sqrt() * noise).float()
+        return gp.class_log_probabilities(mean + variance.sqrt() * noise).float()
 
     def save(self, path: str | Path) -> None:
         """Write the process into one safetensors file."""
-        tensors = {"inducing": self.inducing, "mean": self.mean, "root": self.root, "hyper": self.hyper}
-        write_state(Path(path), {"kind": "svgp", **tensors, "elbo": self.elbo, "converged": self.converged})
+        parts = {name: part for name, part in vars(self).items() if name != "memory_budget"}
+        write_state(Path(path), {"kind": KIND, **parts})
 
     @classmethod
     def load(cls, path: str | Path, **options: Any) -> "SVGP":
         """Read a process that :meth:`save` wrote."""
-        state = read_state(Path(path))
-        if state.pop("kind", None) != "svgp":
-            raise ValueError(f"{path} does not hold a variational Gaussian process; give a file that SVGP.save wrote.")
-        return cls(**state, **options)
+        return cls(**read_saved(path, KIND), **options)
 
 
-def svgp(x: Tensor, labels: Tensor, settings: SVGPSettings | None = None, *, progress: bool = False) -> SVGP:
-    """A variational Gaussian process fitted to labelled data, as a teacher.
-
-    Two classes need one function with a logistic link; more need one function each, with a softmax and a common kernel.
-    Inducing points and hyperparameters are trained too.
-
-    Args:
-        x: Training inputs ``(N, D)``. Scale them first, since all features have one lengthscale unless ``ard``.
-        labels: Classes of the inputs, ``0 .. K-1``.
-        settings: Settings of the model and its training.
-        progress: Whether to show a progress bar.
-    """
-    from opu.teachers.svgp_model import SparseGP  # needs an extra
-
-    settings = settings or SVGPSettings()
-    x, labels, num_functions = check_table(x, labels)
-    unit = median_distance(x)  # Adam's step size suits inducing points whose distances are about 1
-    x = x / unit
-    model = SparseGP(_start(x, labels, num_functions, settings))
-    trace, converged = _train(model, x, labels, num_functions, settings, progress)
-    if not converged:
-        warnings.warn(
-            f"the variational Gaussian process was still improving after {len(trace)} steps: raise max_steps.",
-            stacklevel=2,
-        )
-    inducing, mean, root, hyper = model.state()
-    hyper[:-1] += log(unit)
-    return SVGP(inducing * unit, mean, root, hyper, torch.tensor(trace, dtype=torch.float64), converged)
-
-
-def _start(x: Tensor, labels: Tensor, num_functions: int, settings: SVGPSettings) -> WhitenedGaussian:
+def _start(posterior: SparsePosterior) -> WhitenedGaussian:
     """Laplace's approximation, which is close to the optimum."""
-    prior = (0.0, 1.0), (log(4.0), 1.5)
-    posterior = SparsePosterior.with_prior(x, labels, num_functions, settings, *prior)
-    hyper, mode = maximise_evidence(posterior, num_functions)
-    features, variance = posterior.features(hyper)
-    precision = precision_root(features, posterior.curvature(features, variance, mode))
+    hyper, mode = maximise_evidence(posterior)
+    precision = posterior.precision_root(posterior.given(hyper), mode)
     root: Tensor = torch.linalg.cholesky(torch.cholesky_inverse(precision))
     return WhitenedGaussian(posterior.inducing, mode, root, hyper)
 
 
-def _train(
-    model: Any, x: Tensor, labels: Tensor, num_functions: int, settings: SVGPSettings, progress: bool
-) -> tuple[list[float], bool]:
-    rule, batches = nodes(num_functions, x.device), _batches(len(x), settings.batch_size)
+def _train(model: Any, data: SparsePosterior, settings: SVGPSettings, progress: bool) -> tuple[list[float], bool]:
+    """Maximise the bound; returns its value at every step, and whether it has stopped rising."""
+    batches = _batches(len(data.x), settings.batch_size)
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
     trace: list[float] = []
-    plateau, falls = _Plateau(settings.window, settings.tolerance), 0
+    best, falls = -inf, 0
     for _ in track(range(settings.max_steps), "training", disable=not progress, transient=True):
-        rows = next(batches).to(x.device)
-        bound = model.elbo(x[rows], labels[rows], len(x), rule)
+        rows = next(batches).to(data.x.device)
+        bound = model.elbo(data.x[rows], data.labels[rows], len(data.x), data.rule)
         optimizer.zero_grad()
         (-bound).backward()
         optimizer.step()
         trace.append(float(bound.detach()))
-        if plateau.reached(trace):
+        if len(trace) % settings.window:
+            continue
+        average = sum(trace[-settings.window :]) / settings.window
+        if average < best + settings.tolerance:
             falls += 1
             if falls > settings.num_falls:
                 return trace, True
             for group in optimizer.param_groups:
                 group["lr"] /= 10
+        best = max(best, average)
     return trace, False
-
-
-class _Plateau:
-    """Detects that a trace has stopped rising: its average over a window is not above the best one before."""
-
-    def __init__(self, window: int, tolerance: float) -> None:
-        self.window, self.tolerance, self.best = window, tolerance, -inf
-
-    def reached(self, trace: list[float]) -> bool:
-        """Whether the trace has just ended a window without a rise."""
-        if len(trace) % self.window:
-            return False
-        average = sum(trace[-self.window :]) / self.window
-        still = average < self.best + self.tolerance
-        self.best = max(self.best, average)
-        return still
 
 
 def _batches(num_rows: int, batch_size: int) -> Iterator[Int64[Tensor, " B"]]:

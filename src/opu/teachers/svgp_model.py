@@ -11,9 +11,10 @@ from opu.teachers.gp_kernel import JITTER
 from opu.teachers.gp_posterior import Nodes, WhitenedGaussian, expected_log_likelihood
 
 gpytorch = optional("gpytorch", "a variational Gaussian process", "gp")
+ApproximateGP: Any = gpytorch.models.ApproximateGP
 
 
-class SparseGP(gpytorch.models.ApproximateGP):  # type: ignore[misc]
+class SparseGP(ApproximateGP):  # type: ignore[misc]
     """Independent functions with one kernel and one set of inducing points.
 
     Args:
@@ -23,16 +24,10 @@ class SparseGP(gpytorch.models.ApproximateGP):  # type: ignore[misc]
     def __init__(self, start: WhitenedGaussian) -> None:
         inducing, mean, root, hyper = start
         distribution = gpytorch.variational.CholeskyVariationalDistribution(len(inducing), torch.Size([len(root)]))
-        strategy = gpytorch.variational.VariationalStrategy(
-            self,
-            inducing.clone(),
-            distribution,
-            learn_inducing_locations=True,
-            jitter_val=JITTER * float(hyper[-1].exp()),
-        )
+        jitter = JITTER * float(hyper[-1].exp())
+        strategy = gpytorch.variational.VariationalStrategy(self, inducing.clone(), distribution, jitter_val=jitter)
         super().__init__(strategy)
-        num_lengthscales = len(hyper) - 1
-        kernel = gpytorch.kernels.RBFKernel(ard_num_dims=num_lengthscales if num_lengthscales > 1 else None)
+        kernel = gpytorch.kernels.RBFKernel(ard_num_dims=len(hyper) - 1 if len(hyper) > 2 else None)
         self.covariance = gpytorch.kernels.ScaleKernel(kernel)
         self.to(inducing)
         kernel.lengthscale = hyper[:-1].exp()

@@ -15,7 +15,15 @@ from torch.func import functional_call, vmap
 
 from opu.choices import Outputs
 from opu.files import write_atomically
-from opu.teachers.base import BaseTeacher, as_logits, bytes_per_row, choose, evaluating, to_log_probabilities
+from opu.teachers.base import (
+    BaseTeacher,
+    as_logits,
+    bytes_per_row,
+    choose,
+    chunk_sizes,
+    evaluating,
+    to_log_probabilities,
+)
 
 
 class WeightSamples(BaseTeacher):
@@ -68,12 +76,9 @@ class WeightSamples(BaseTeacher):
             samples = load_file(path)
         except (SafetensorError, OSError) as error:
             raise ValueError(f"{path} is not a whole file of weight samples ({error}); sample again.") from error
-        own = net.state_dict()
         # Names are sorted in the file; callers rely on the order of the network's state dict.
-        names = [name for name in own if name in samples] + [name for name in samples if name not in own]
-        return cls(
-            net, {name: samples[name].to(own[name]) if name in own else samples[name] for name in names}, **options
-        )
+        known = {name: samples.pop(name).to(w) for name, w in net.state_dict().items() if name in samples}
+        return cls(net, known | samples, **options)
 
     def __call__(self, x: Tensor, num_particles: int) -> Float[Tensor, "S B K"]:
         """Log-probabilities under a random subset of the samples, or under all of them."""
@@ -83,7 +88,7 @@ class WeightSamples(BaseTeacher):
         self.net.to(device)
         if x.shape[1:] not in self._bytes:
             self._bytes[x.shape[1:]] = bytes_per_row(self.net, x)
-        chunk = max(1, self.memory_budget // (self._bytes[x.shape[1:]] * len(x)))
+        _, chunk = chunk_sizes(self.memory_budget, self._bytes[x.shape[1:]], len(x))
 
         def evaluate(weights: dict[str, Tensor]) -> Tensor:
             outputs: Tensor = functional_call(self.net, weights, (x,))
@@ -119,7 +124,7 @@ def _check(net: nn.Module, samples: Mapping[str, Tensor]) -> int:
         if w.shape[1:] != own[name].shape or len(counts) != 1 or not w.ndim:
             raise ValueError(
                 f"weight samples must have a leading axis of samples before the network's shapes; {name!r} has shape "
-                f"{tuple(w.shape)} where (S, {', '.join(map(str, own[name].shape))}) was expected."
+                f"{tuple(w.shape)}, expected was (S, {', '.join(map(str, own[name].shape))})."
             )
     if counts == {0}:
         raise ValueError("WeightSamples needs at least one sample; got a leading axis of length 0.")

@@ -60,7 +60,7 @@ def test_a_table_is_fitted_and_new_rows_are_predicted(table, tmp_path, monkeypat
 
     before = out.read_text()
     assert opu(monkeypatch, "predict", run, tmp_path / "rows.csv", "--out", out) == 2
-    assert "is there already, and was not changed" in capsys.readouterr().err
+    assert "exists already and was not changed" in capsys.readouterr().err
     assert out.read_text() == before
 
 

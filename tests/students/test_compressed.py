@@ -1,4 +1,4 @@
-"""Students with less in them: weights of one bit, weights left out; they are distilled, saved and exported as any other."""
+"""Binary and pruned students are distilled, saved and exported like any other."""
 
 import copy
 
@@ -45,7 +45,9 @@ def test_all_layers_but_the_heads_are_binary(shared_trunk):
 def test_a_binary_student_is_distilled_saved_and_read_again(tmp_path):
     torch.manual_seed(0)
     student, x = binary_mlp(6, 3, (32, 32)), torch.randn(300, 6)
-    found = opu.distill(teacher(), student, x, epochs=30, batch_size=50, progress=False)
+    found = opu.distill(
+        teacher(), student, x, recipe=opu.Recipe(epochs=8, batch_size=30, num_particles=16), progress=False
+    )
     assert found.held_out[-1] < found.held_out[0]
     student.save(tmp_path)
     again = opu.load(tmp_path)
@@ -53,7 +55,7 @@ def test_a_binary_student_is_distilled_saved_and_read_again(tmp_path):
     assert torch.equal(again.novelty(again(x)), student.novelty(student(x)))
 
 
-def test_with_plain_layers_it_answers_the_same():
+def test_with_plain_layers_it_predicts_the_same():
     student, x = binary_mlp(6, 3, (8, 7)).eval(), torch.randn(5, 6)
     plain = with_plain_layers(copy.deepcopy(student))
     assert not any(isinstance(layer, BinaryLinear) for layer in plain.modules())
@@ -83,7 +85,7 @@ def test_what_is_left_out_stays_out_when_distilled_on_while_the_rest_moves():
     student, x = mlp(6, 3, (64, 64)), torch.randn(200, 6)
     prune(student, 0.8)
     before = copy.deepcopy(student)
-    opu.distill(teacher(), student, x, epochs=3, batch_size=50, progress=False)
+    opu.distill(teacher(), student, x, recipe=opu.Recipe(epochs=3, batch_size=50), progress=False)
     for net, same in ((student.mean_net, before.mean_net), (student.precision_net, before.precision_net)):
         assert int((net[3].weight == 0).sum()) == int(0.8 * 64 * 64)
         assert torch.equal(net[3].weight == 0, same[3].weight == 0)
@@ -94,6 +96,12 @@ def test_convolutions_are_pruned_too():
     student = prune(lenet(3, (1, 16, 16), (20, 50), 30), 0.5)
     convolution = next(layer for layer in student.modules() if isinstance(layer, nn.Conv2d) and layer.in_channels == 20)
     assert int((convolution.weight == 0).sum()) == convolution.weight.numel() // 2
+
+
+def test_weights_that_are_computed_from_others_are_not_pruned():
+    net = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 300)), nn.Tanh(), nn.Linear(300, 3))
+    with pytest.raises(ValueError, match="no layer of at least 1000 weights to prune"):
+        prune(opu.students.from_teacher(net), 0.5)
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, 80])

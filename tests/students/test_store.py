@@ -43,7 +43,7 @@ def load(name: str, folder: Path) -> Student:
     return opu.load(folder, backbone=trunk() if name.startswith("backbone") else None)
 
 
-def assert_same_answers(a: Student, b: Student, x: torch.Tensor) -> None:
+def assert_same_predictions(a: Student, b: Student, x: torch.Tensor) -> None:
     p, q = a.eval()(x), b.eval()(x)
     assert torch.equal(p.mean, q.mean)
     assert torch.equal(p.log_mean, q.log_mean)
@@ -60,11 +60,11 @@ def test_a_student_comes_back_bit_for_bit(name, calibrated, tmp_path):
     student.save(tmp_path / "student")
     again = load(name, tmp_path / "student")
     assert not again.training
-    assert (again.link, again.recipe) == (student.link, student.recipe)
+    assert (again.link, again.architecture) == (student.link, student.architecture)
     saved, read = student.state_dict(), again.state_dict()
     assert saved.keys() == read.keys()
     assert all(torch.equal(saved[key], read[key]) and saved[key].dtype == read[key].dtype for key in saved)
-    assert_same_answers(student, again, 3 * torch.randn(20, *shape))
+    assert_same_predictions(student, again, 3 * torch.randn(20, *shape))
     assert (again.novelty is not None) == calibrated
     if calibrated:
         q = student(3 * torch.randn(20, *shape))
@@ -76,7 +76,41 @@ def test_a_student_comes_back_bit_for_bit(name, calibrated, tmp_path):
 def test_a_student_in_double_precision_comes_back_bit_for_bit(tmp_path):
     student = mlp(4, 3, (6,)).double()
     student.save(tmp_path)
-    assert_same_answers(student, opu.load(tmp_path), torch.randn(5, 4, dtype=torch.float64))
+    assert_same_predictions(student, opu.load(tmp_path), torch.randn(5, 4, dtype=torch.float64))
+
+
+def test_a_student_of_the_version_before_is_read(tmp_path):
+    student, x = mlp(4, 3, (6,)).eval(), torch.randn(30, 4)
+    student.novelty = Novelty.fit(student(x))
+    student.save(tmp_path)
+    edit_config(tmp_path, format=2, link="slowly_bounded(-2.0, 7.0)")
+    edit_weights(tmp_path, lambda weights: weights.update({"novelty.bluntness": weights.pop("novelty.dispersion")}))
+    again = opu.load(tmp_path)
+    assert_same_predictions(student, again, x)
+    assert torch.equal(again.novelty(again(x)), student.novelty(student(x)))
+
+
+def test_loading_draws_no_random_numbers(tmp_path):
+    lenet(3, (1, 16, 16), (2, 3), 7).save(tmp_path)
+    before = torch.get_rng_state()
+    opu.load(tmp_path)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_buffer_may_hold_infinite_values_but_not_nan(tmp_path):
+    class Masked(nn.Linear):
+        def __init__(self, value=-torch.inf):
+            super().__init__(4, 6)
+            self.register_buffer("mask", torch.tensor([0.0, 0.0, 0.0, 0.0, 0.0, value]))
+
+        def forward(self, x):
+            return (super().forward(x) + self.mask).exp()
+
+    student = from_backbone(Masked(), 6, 3)
+    student.save(tmp_path)
+    assert_same_predictions(student, opu.load(tmp_path, backbone=Masked()), torch.randn(5, 4))
+    from_backbone(Masked(torch.nan), 6, 3).save(tmp_path)
+    assert_refused(tmp_path, "are damaged: trunk.mask holds NaN", backbone=Masked())
 
 
 def test_a_backbone_that_uses_one_layer_twice_comes_back(tmp_path):
@@ -90,7 +124,7 @@ def test_a_backbone_that_uses_one_layer_twice_comes_back(tmp_path):
 
     student = from_backbone(Tied(), 4, 3)
     student.save(tmp_path)
-    assert_same_answers(student, opu.load(tmp_path, backbone=Tied()), torch.randn(5, 4))
+    assert_same_predictions(student, opu.load(tmp_path, backbone=Tied()), torch.randn(5, 4))
 
 
 def test_weights_that_are_not_contiguous_come_back(tmp_path):
@@ -117,7 +151,7 @@ def test_the_folder_holds_json_and_safetensors_and_nothing_else(tmp_path):
     folder = tmp_path / "a" / "student"
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
     assert json.loads((folder / "config.json").read_text()) == {
-        "format": 2,
+        "format": 3,
         "kind": "opu student",
         "architecture": "mlp",
         "num_features": 4,
@@ -143,9 +177,9 @@ def test_saving_over_a_student_replaces_it(tmp_path):
     second = lenet(2, (1, 16, 16), (2, 3), 5, shared_trunk=True, link="exp")
     second.save(tmp_path)
     again = opu.load(tmp_path)
-    assert again.recipe == second.recipe
+    assert again.architecture == second.architecture
     assert again.novelty is None
-    assert_same_answers(second, again, torch.rand(3, 1, 16, 16))
+    assert_same_predictions(second, again, torch.rand(3, 1, 16, 16))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
 
 
@@ -185,7 +219,7 @@ def edit_weights(folder: Path, change) -> None:
     save_file(weights, folder / "model.safetensors")
 
 
-@pytest.mark.parametrize("part", [0.0, 0.001, 0.01, 0.1, 0.5, 0.9, 0.9999])
+@pytest.mark.parametrize("part", [0.0, 0.001, 0.1, 0.9999])
 def test_weights_that_were_cut_short_are_refused(folder, part):
     path = folder / "model.safetensors"
     content = path.read_bytes()
@@ -199,7 +233,7 @@ def test_weights_with_something_after_them_are_refused(folder):
     assert_refused(folder, r"model\.safetensors is not a whole safetensors file")
 
 
-@pytest.mark.parametrize("part", [0.0, 0.02, 0.3, 0.7, 0.97])
+@pytest.mark.parametrize("part", [0.0, 0.02, 0.97])
 def test_a_description_that_was_cut_short_is_refused(folder, part):
     path = folder / "config.json"
     content = path.read_bytes()
@@ -208,23 +242,23 @@ def test_a_description_that_was_cut_short_is_refused(folder, part):
 
 
 @pytest.mark.parametrize(
-    "content", [b"\xff\xfe\x00", b"[]", b"[1, 2]", b"7", b"null", b'"text"', b"{}", b'{"kind": 1}']
+    "content", [b"\xff\xfe\x00", b"[1, 2]", b"null", b'"text"', b"{}", b'{"kind": 1}', 10**5 * b"["]
 )
 def test_a_garbled_description_is_refused(folder, content):
     (folder / "config.json").write_bytes(content)
     assert_refused(folder, r"config\.json is not the description of a student")
 
 
-@pytest.mark.parametrize("changes", [{"format": 1}, {"format": "2"}, {"kind": "opu teacher"}, {"kind": None}])
+@pytest.mark.parametrize("changes", [{"format": 1}, {"format": "3"}, {"kind": "opu teacher"}, {"kind": None}])
 def test_another_version_or_kind_is_refused(folder, changes):
     edit_config(folder, **changes)
-    assert_refused(folder, "this release reads 'opu student', version 2")
+    assert_refused(folder, "this release reads 'opu student', version 3")
 
 
 @pytest.mark.parametrize("name", ["resnet", None, 3])
 def test_an_unknown_architecture_is_refused(folder, name):
     edit_config(folder, architecture=name)
-    assert_refused(folder, f"one of mlp, lenet, from_backbone, binary_mlp; this one says {name!r}")
+    assert_refused(folder, f"one of mlp, lenet, from_backbone, binary_mlp, from_teacher; this one says {name!r}")
 
 
 MISFITS = {
@@ -242,7 +276,7 @@ MISFITS = {
 
 
 @pytest.fixture(scope="module")
-def answers_to_misfits(tmp_path_factory):
+def refusals(tmp_path_factory):
     """What loading says, in a process of its own where the test run's check of types does not step in before."""
     folder = tmp_path_factory.mktemp("misfits")
     for name, (architecture, changes) in MISFITS.items():
@@ -251,28 +285,28 @@ def answers_to_misfits(tmp_path_factory):
         edit_config(folder / name, **changes)
     program = """if True:
         import json, pathlib, sys, opu
-        answers = {}
+        found = {}
         for folder in pathlib.Path(sys.argv[1]).iterdir():
             try:
-                answers[folder.name] = ["loaded", str(opu.load(folder).link)]
+                found[folder.name] = ["loaded", str(opu.load(folder).link)]
             except Exception as error:
-                answers[folder.name] = [type(error).__name__, str(error)]
-        print(json.dumps(answers))
+                found[folder.name] = [type(error).__name__, str(error)]
+        print(json.dumps(found))
     """
     done = subprocess.run([sys.executable, "-c", program, folder], capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
 
 
 @pytest.mark.parametrize("name", MISFITS)
-def test_a_description_that_does_not_fit_its_architecture_is_refused(answers_to_misfits, name):
-    kind, message = answers_to_misfits[name]
+def test_a_description_that_does_not_fit_its_architecture_is_refused(refusals, name):
+    kind, message = refusals[name]
     assert (kind, "\n" in message) == ("ValueError", False), message
     assert f"does not fit {MISFITS[name][0]}" in message
 
 
 def test_an_unknown_link_is_refused(folder):
     edit_config(folder, link="tanh")
-    assert_refused(folder, "a link is exp, softplus, bounded")
+    assert_refused(folder, "a link is exp, softplus, sigmoid")
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ class Recipe:
         augment: How to make inputs wider than the data. ``"auto"`` picks by shape (images, feature vectors) if the teacher
             can label new inputs; None leaves the inputs alone.
         augmented_fraction: Fraction of each batch that is augmented.
-        start_from_teacher: Start the mean network from the teacher's network if the student is untrained and shapes agree.
+        start_from_teacher: Start the networks of an untrained student from the teacher's network if shapes agree.
         bank: Draw this number of particles per input once, and reuse them in every epoch.
         blend: What novelty is made of. The default is chosen by shape: ``opu.novelty.FOR_TABLES`` for inputs with one axis of
             features, ``opu.novelty.FOR_IMAGES`` for all others; choose the latter for flattened images.

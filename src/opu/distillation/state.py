@@ -158,6 +158,7 @@ class Run:
             "step": self.step,
             "order": self.order,
             "student": dict(self.student.state_dict()),
+            "kept_layers": self.student.kept_layers,
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "objective": self.objective.state_dict(),
             "best_value": self.best_value,
@@ -172,6 +173,7 @@ class Run:
         """Restore what :meth:`state` returned, the random state last."""
         self.step, self.order = state["step"], state["order"]
         self.student.load_state_dict(state["student"])
+        self.student.kept_layers = state.get("kept_layers", self.student.kept_layers)
         for optimizer, part in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(part)
             for options in optimizer.param_groups:

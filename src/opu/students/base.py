@@ -3,7 +3,7 @@
 from typing import Any, final
 
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _NormBase
 
 from opu.choices import Updates
 from opu.distributions.dirichlet import Dirichlet
@@ -13,21 +13,21 @@ from opu.teachers import Teacher
 
 
 class BaseStudent(nn.Module):
-    """A module from inputs to Dirichlets. Subclasses say more about themselves where they can."""
+    """A module from inputs to Dirichlets. Subclasses say more about themselves."""
 
     novelty: Novelty | None
 
     def __init__(self) -> None:
         super().__init__()
         self.novelty = None
-        self._kept_norms: list[nn.Module] = []
+        self.kept_layers: list[str] = []
 
     def parameter_groups(self, updates: Updates) -> list[list[nn.Parameter]]:
         """The parameters that are updated together: one group, or the mean's and the precision's in turn."""
         if updates == "alternating":
             raise ValueError(
                 "alternating updates need a student that tells the mean's parameters from the precision's, such as "
-                f"opu.students.mlp; {type(self).__name__} does not. Use updates='joint'."
+                f"opu.students.mlp; {self._name()} does not. Use updates='joint'."
             )
         return [list(self.parameters())]
 
@@ -49,22 +49,31 @@ class BaseStudent(nn.Module):
     def fresh_start(self, teacher: Teacher, recipe: Any) -> "BaseStudent":
         """Get ready for a new distillation."""
         self.set_novelty(None)
-        self._keep_statistics()
+        self.kept_layers = self.layers_to_keep()
         return self
 
-    def distill_mode(self) -> None:
-        """Training mode; batch norm that came with statistics keeps them.
+    def layers_to_keep(self) -> list[str]:
+        """Names of the layers that stay in evaluation mode while distilling: batch norm that came with statistics.
 
         Half of each batch is augmented, so statistics taken from it would fit neither half of the inputs.
         """
-        self.train()
-        for layer in self._kept_norms:
-            layer.eval()
+        return [name for name, layer in self.named_modules() if isinstance(layer, _NormBase) and _has_statistics(layer)]
 
-    def _keep_statistics(self) -> None:
-        norms = [layer for layer in self.modules() if isinstance(layer, _BatchNorm)]
-        counts = [0 if layer.num_batches_tracked is None else int(layer.num_batches_tracked) for layer in norms]
-        self._kept_norms = [layer for layer, count in zip(norms, counts, strict=True) if count > 0]
+    def distill_mode(self) -> None:
+        """Training mode, except for the layers that are kept."""
+        self.train()
+        for name in self.kept_layers:
+            self.get_submodule(name).training = False
+
+    def _name(self) -> str:
+        return type(self).__name__
+
+
+def _has_statistics(layer: _NormBase) -> bool:
+    """Whether running statistics differ from those of a new layer; counts of batches are missing in old files."""
+    if layer.running_mean is None or layer.running_var is None:
+        return False
+    return bool(layer.running_mean.any() | (layer.running_var != 1).any())
 
 
 @final
@@ -79,14 +88,11 @@ class _Module(BaseStudent):
         q: Dirichlet = self.module(x)
         return q
 
-    def parameter_groups(self, updates: Updates) -> list[list[nn.Parameter]]:
-        try:
-            return super().parameter_groups(updates)
-        except ValueError as error:
-            raise ValueError(str(error).replace(type(self).__name__, type(self.module).__name__)) from None
-
     def set_novelty(self, novelty: Novelty | None) -> None:
         self.module.novelty = novelty  # type: ignore[assignment]
+
+    def _name(self) -> str:
+        return type(self.module).__name__
 
 
 def as_student(module: nn.Module) -> BaseStudent:

@@ -87,7 +87,8 @@ def prune(student: Student, share: float | int) -> Student:
     if not 0 <= share < 1:
         raise ValueError(f"the fraction of weights to prune must be from 0 to below 1; got {share}.")
     kinds = nn.Linear | nn.Conv2d | nn.Conv1d
-    layers = [m for m in student.modules() if isinstance(m, kinds) and m.weight.numel() >= _SMALL]
+    layers = [m for m in student.modules() if isinstance(m, kinds) and isinstance(m.weight, nn.Parameter)]
+    layers = [layer for layer in layers if layer.weight.numel() >= _SMALL]
     if not layers:
         raise ValueError(
             f"this student has no layer of at least {_SMALL} weights to prune; if it was loaded without the class of its "

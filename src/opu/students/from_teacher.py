@@ -1,18 +1,21 @@
-"""A student made from its teacher's own network: nothing to design, and a start where the teacher is."""
+"""A student made from its teacher's own network and weights."""
 
 import copy
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.parameter import is_lazy
+from torch.nn.utils import parametrize
 
+from opu.checks import first_line
 from opu.devices import device_of
 from opu.students.links import Link
 from opu.students.networks import mlp
-from opu.students.start import copy_weights
+from opu.students.start import copied, network_of
 from opu.students.student import Student
-from opu.teachers import as_teacher
-from opu.teachers.mc_dropout import is_dropout
+from opu.teachers.base import Log, to_log_probabilities
 
 
 def from_teacher(
@@ -21,145 +24,192 @@ def from_teacher(
     """A student with the teacher's architecture that starts from the teacher's weights.
 
     The mean network is a copy of the teacher's network: its own weights for MC dropout, the average of weight samples, the
-    first member of an ensemble. The precision network is a second copy with a new head. Dropout is switched off in both.
+    first member of an ensemble. The precision network is a second copy with a new head. Both are distilled in evaluation
+    mode: without dropout, and with the teacher's batch-norm statistics.
 
     Args:
         teacher: An ``MCDropout``, ``Ensemble`` or ``WeightSamples`` teacher, or any classifier.
         shared_trunk: One copy with two heads instead of two copies: half the cost of a prediction.
         link: See :class:`Student`.
-        example: A few inputs. They are needed with ``shared_trunk`` unless the network is an ``nn.Sequential`` that ends in a
-            linear layer, and for networks whose last layer is not linear.
+        example: A few inputs. They are needed if the network's last layer is not linear or cannot be found, and if the
+            student is saved before it is distilled.
     """
-    net = teacher if isinstance(teacher, nn.Module) else as_teacher(teacher).network()
+    net = network_of(teacher)
     if net is None:
         raise ValueError(
             "from_teacher needs a teacher that holds a network (MCDropout, Ensemble, WeightSamples), or a network; got "
             f"{type(teacher).__name__}. Use opu.students.mlp, lenet or from_backbone."
         )
-    net = _trainable_copy(net)
+    net = trainable_copy(net)
     layers = _plain_mlp(net)
     if layers is not None:
         return _as_mlp(layers, shared_trunk, link)
-    student = (_with_shared_trunk if shared_trunk else _with_two_networks)(net, link, example)
+    num_classes = None if example is None else _num_classes(net, example)
+    student = from_network(net, shared_trunk=shared_trunk, link=link, num_classes=num_classes)
+    assert student.architecture is not None
+    student.architecture["outputs"] = getattr(teacher, "outputs", "logits")
     if example is not None:
         student.saw(example)
-    return student.to(device_of(net))
-
-
-def _trainable_copy(net: nn.Module) -> nn.Module:
-    """A copy without dropout whose weights all learn, also if the teacher's were frozen."""
-    net = copy.deepcopy(net).requires_grad_(True)
-    for layer in net.modules():
-        for name, child in list(layer.named_children()):
-            if is_dropout(child) and not any(True for _ in child.children()):
-                layer.set_submodule(name, nn.Identity())
-        if isinstance(layer, nn.MultiheadAttention | nn.RNNBase):
-            layer.dropout = 0.0
-    return net.eval()
-
-
-def _leaves(net: nn.Module) -> list[nn.Module]:
-    """The layers of nested sequences in order; any other module is one layer."""
-    if type(net) is not nn.Sequential:
-        return [net]
-    return [leaf for child in net for leaf in _leaves(child) if not isinstance(leaf, nn.Identity)]
-
-
-def _plain_mlp(net: nn.Module) -> list[nn.Linear] | None:
-    """The linear layers of a network that is an MLP with ReLU and nothing else."""
-    first, *rest = _leaves(net) or [net]
-    layers = rest if isinstance(first, nn.Flatten) and first.start_dim == 1 and first.end_dim == -1 else [first, *rest]
-    kinds = [type(layer) for layer in layers]
-    if kinds != [nn.Linear, nn.ReLU] * (len(layers) // 2) + [nn.Linear]:
-        return None
-    linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
-    return linear if all(layer.bias is not None for layer in linear) else None
-
-
-@torch.no_grad()
-def _as_mlp(layers: list[nn.Linear], shared_trunk: bool, link: Link | str) -> Student:
-    """The same student as from :func:`mlp`, which knows how to be saved, stacked and compressed."""
-    *hidden, head = layers
-    widths = [layer.out_features for layer in hidden]
-    student = mlp(layers[0].in_features, head.out_features, widths, shared_trunk=shared_trunk, link=link).to(
-        head.weight
-    )
-    student.start_mean_from(nn.ModuleList(layers))
-    if not shared_trunk:
-        assert isinstance(student.precision_net, nn.Sequential)
-        copy_weights(nn.ModuleList(hidden), student.precision_net[:-1])
     return student
 
 
-def _with_two_networks(net: nn.Module, link: Link | str, example: Tensor | None) -> Student:
-    precision_net = copy.deepcopy(net)
-    leaves = _leaves(net)
-    if len(leaves) > 1 and isinstance(leaves[-1], nn.Linear):
-        name = next(name for name, layer in net.named_modules() if layer is leaves[-1])
-        precision_net.set_submodule(name, nn.Linear(leaves[-1].in_features, 1))
-    else:
-        # What follows the last linear layer in forward() is not known, so the new head stands behind all of it.
-        precision_net = nn.Sequential(precision_net, nn.Linear(_num_classes(net, example), 1))
-    return Student(net, precision_net, link=link, architecture={"architecture": "from_teacher", "shared_trunk": False})
+def trainable_copy(net: nn.Module) -> nn.Module:
+    """A copy in evaluation mode without dropout whose weights all learn, also if the teacher's were frozen."""
+    weights = list(net.parameters())
+    if not weights or any(is_lazy(w) for w in weights):
+        kind = "lazy layers without weights so far; run it once, net(x), before" if weights else "no weights to give to"
+        raise ValueError(f"the network has {kind} from_teacher.")
+    net = copied(getattr(net, "_orig_mod", net))  # torch.compile wraps the network
+    for layer in net.modules():
+        if isinstance(layer, _DropoutNd):
+            layer.p = 0.0
+        elif isinstance(layer, nn.MultiheadAttention | nn.RNNBase):
+            layer.dropout = 0.0
+        if isinstance(layer, nn.RNNBase):
+            layer.flatten_parameters()  # one block of memory, which a GPU wants
+    for w in net.parameters():
+        w.requires_grad_(w.is_floating_point())
+    return net.eval()
 
 
-def _with_shared_trunk(net: nn.Module, link: Link | str, example: Tensor | None) -> Student:
-    name = _head_name(net, example)
-    head = net.get_submodule(name)
-    assert isinstance(head, nn.Linear)
-    trunk = copy.deepcopy(net)
-    trunk.set_submodule(name, nn.Identity())
-    if example is not None:
-        with torch.no_grad():
-            expected, found = net(example), head(trunk(example).flatten(1))
-        if expected.shape != found.shape or not torch.allclose(expected, found, atol=1e-5):
+def _plain_mlp(net: nn.Module) -> list[nn.Linear] | None:
+    """The linear layers of a network that is an MLP with ReLU, and no more than that."""
+    first, *rest = _leaves(net) or [net]
+    flatten = type(first) is nn.Flatten and (first.start_dim, first.end_dim) == (1, -1)
+    layers = rest if flatten else [first, *rest]
+    linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
+    kinds = [type(layer) for layer in layers]
+    plain = kinds == [nn.Linear, nn.ReLU] * (len(layers) // 2) + [nn.Linear]
+    hooked = any(each._forward_hooks or each._forward_pre_hooks for each in net.modules())
+    tied = len({id(w) for layer in linear for w in layer.parameters()}) < 2 * len(linear)  # or without a bias
+    return linear if plain and not hooked and not tied and linear[-1].out_features > 1 else None
+
+
+def _leaves(net: nn.Module) -> list[nn.Module]:
+    """The layers of nested sequences in order, without those that do nothing; any other module is one layer."""
+    if type(net) is not nn.Sequential:
+        return [] if isinstance(net, nn.Identity | _DropoutNd) else [net]
+    return [leaf for child in net for leaf in _leaves(child)]
+
+
+def _as_mlp(layers: list[nn.Linear], shared_trunk: bool, link: Link | str) -> Student:
+    """The same student as from :func:`mlp`, whose two networks can be stacked for speed."""
+    *hidden, head = layers
+    widths = [layer.out_features for layer in hidden]
+    student = mlp(layers[0].in_features, head.out_features, widths, shared_trunk=shared_trunk, link=link)
+    return student.to(head.weight).start_mean_from(nn.ModuleList(layers)).start_precision_from_mean()
+
+
+def from_network(net: nn.Module, *, shared_trunk: bool, link: Link | str, num_classes: int | None) -> Student:
+    """The student on a network that is its own already.
+
+    Args:
+        net: Becomes part of the student.
+        shared_trunk: See :func:`from_teacher`.
+        link: See :class:`Student`.
+        num_classes: K, if it is known; otherwise it is that of the network's last linear layer.
+    """
+    try:
+        trunk, head = _split(net)
+        width, num_classes = head.in_features, head.out_features
+    except _NoHeadError as reason:
+        if shared_trunk:
             raise ValueError(
-                f"shared_trunk=True needs a network that returns what its last linear layer {name!r} gives; this one does "
-                "something else afterwards. Use shared_trunk=False, or remove what follows that layer."
-            )
-    architecture = {
-        "architecture": "from_teacher",
-        "shared_trunk": True,
-        "num_features": head.in_features,
-        "num_classes": head.out_features,
-    }
-    return Student(
-        copy.deepcopy(head), nn.Linear(head.in_features, 1), trunk=trunk, link=link, architecture=architecture
-    )
-
-
-def _head_name(net: nn.Module, example: Tensor | None) -> str:
-    """The linear layer that gives the network's output: the end of a sequence, or the last one that runs."""
-    last: list[nn.Module] = []
-    leaves = _leaves(net)
-    if example is None and len(leaves) > 1 and isinstance(leaves[-1], nn.Linear):
-        last.append(leaves[-1])
-    elif example is not None:
-        handles = [
-            layer.register_forward_hook(lambda layer, *_: last.append(layer))
-            for layer in net.modules()
-            if isinstance(layer, nn.Linear)
-        ]
-        with torch.no_grad():
-            net(example)
-        for handle in handles:
-            handle.remove()
-    if not last:
+                f"shared_trunk=True needs a network that ends in a linear layer, but {reason}; use shared_trunk=False."
+            ) from reason
+        if num_classes is None:
+            raise ValueError(
+                f"the number of classes cannot be read off {type(net).__name__}, since {reason}; give a few inputs: "
+                "from_teacher(teacher, example=x[:2])."
+            ) from reason
+        # The new head stands behind the whole network, and reads its logits.
+        trunk, head, width = copy.deepcopy(net), None, num_classes
+    if num_classes < 2:
         raise ValueError(
-            "shared_trunk=True needs to know the network's last linear layer; give a few inputs: "
-            "from_teacher(teacher, shared_trunk=True, example=x[:2])."
+            "a student needs a network with an output for each of two or more classes; this one has a single output. For a "
+            "binary classifier with one logit z, return the logits 0 and z."
         )
-    return next(name for name, layer in net.named_modules() if layer is last[-1])
+    precision_head = nn.Linear(width, 1).to(next(net.parameters()))
+    architecture = {"architecture": "from_teacher", "shared_trunk": shared_trunk, "num_classes": num_classes}
+    if shared_trunk:
+        assert head is not None
+        return Student(head, precision_head, trunk=trunk, link=link, architecture=architecture)
+    return Student(net, nn.Sequential(trunk, precision_head), link=link, architecture=architecture)
 
 
-def _num_classes(net: nn.Module, example: Tensor | None) -> int:
-    if example is not None:
-        with torch.no_grad():
-            return int(net(example[:2]).shape[-1])
-    linear = [layer for layer in net.modules() if isinstance(layer, nn.Linear)]
-    if not linear:
+class _NoHeadError(Exception):
+    """Why the last linear layer of a network cannot be found."""
+
+
+class _Tracer(fx.Tracer):
+    """Tracer to which layers with parametrised weights, and our own, are layers as well."""
+
+    proxy_buffer_attributes = True
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return parametrize.is_parametrized(m) or isinstance(m, Log) or super().is_leaf_module(m, module_qualified_name)
+
+
+# What may follow the last layer: the softmax of its output stays the same, if a softmax in turn is followed by our Log.
+_SOFTMAX = {"softmax", "Softmax"}
+_AFTERWARDS = {"Identity", "Dropout", "log_softmax", "LogSoftmax", "Log"} | _SOFTMAX
+
+
+def _split(net: nn.Module) -> tuple[nn.Module, nn.Linear]:
+    """Copies of all that comes before the network's last linear layer, and of that layer."""
+    root = nn.Sequential(copy.deepcopy(net))  # whose forward() has one argument, whatever the network's has
+    try:
+        graph = _Tracer().trace(root)
+    except Exception as error:  # of many kinds, by what forward() does
+        reason = first_line(error)[:200].rstrip(".")
+        raise _NoHeadError(f"the forward() of this one cannot be traced ({reason})") from error
+    (output,) = graph.find_nodes(op="output")
+    node, after = output.args[0], {}
+    if not isinstance(node, fx.Node):
+        found = type(node).__name__.removeprefix("immutable_")
+        raise ValueError(_ONE_TENSOR.format(type(net).__name__, f"a {found}"))
+    while (name := _operation(node, root)) in _AFTERWARDS:
+        after[node] = name
+        node = node.all_input_nodes[0]
+    head = root.get_submodule(str(node.target)) if node.op == "call_module" else None
+    is_softmax, is_logged = not _SOFTMAX.isdisjoint(after.values()), "Log" in after.values()
+    if not isinstance(head, nn.Linear) or (is_logged and not is_softmax):
+        raise _NoHeadError(f"this one ends in {name!r}")
+    if is_softmax and not is_logged:
         raise ValueError(
-            f"the number of classes cannot be read off {type(net).__name__}, which has no linear layer; give a few inputs: "
-            "from_teacher(teacher, example=x[:2])."
+            "the network ends in a softmax, and another one would flatten its probabilities; give from_teacher a teacher "
+            'with outputs="probabilities", or remove the softmax.'
         )
-    return linear[-1].out_features
+    output.args = (node.all_input_nodes[0],)
+    for each in [*after, node]:
+        if not each.users:
+            graph.erase_node(each)
+    return fx.GraphModule(root, graph), copy.deepcopy(head)
+
+
+def _operation(node: fx.Node, root: nn.Module) -> str:
+    """The name of a layer's class, of a method or of a function."""
+    if node.op == "call_module":
+        return type(root.get_submodule(str(node.target))).__name__
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+
+
+_ONE_TENSOR = (
+    "from_teacher needs a network that returns one tensor with a row of class scores per input; {} returns {}."
+)
+
+
+@torch.no_grad()
+def _num_classes(net: nn.Module, example: Tensor) -> int:
+    try:
+        scores = net(example.to(device_of(net)))
+    except (RuntimeError, TypeError, IndexError) as error:
+        raise ValueError(
+            f"the network cannot read the example of shape {tuple(example.shape)} ({first_line(error)}); give inputs as "
+            "the teacher takes them."
+        ) from error
+    if not isinstance(scores, Tensor) or scores.ndim != 2 or len(scores) != len(example):
+        shape = f"shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else f"a {type(scores).__name__}"
+        raise ValueError(_ONE_TENSOR.format(type(net).__name__, shape))
+    to_log_probabilities(scores, "logits")  # refuses probabilities
+    return int(scores.shape[1])

@@ -90,7 +90,6 @@ class Sigmoid(BoundedLink):
 
     name: ClassVar[str] = "sigmoid"
     edge: ClassVar[float] = 0.025
-    __str__ = BoundedLink.__str__
 
     def __call__(self, z: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
         """The log-precision."""
@@ -109,7 +108,6 @@ class Softsign(BoundedLink):
 
     name: ClassVar[str] = "softsign"
     edge: ClassVar[float] = 0.15
-    __str__ = BoundedLink.__str__
 
     def __call__(self, z: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
         """The log-precision."""

@@ -3,6 +3,7 @@
 import copy
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,15 +31,9 @@ def mlp(
         link: See :class:`Student`.
     """
     _positive(num_features=num_features, num_classes=num_classes)
-    architecture = {
-        "architecture": "mlp",
-        "num_features": num_features,
-        "num_classes": num_classes,
-        "hidden": list(hidden),
-        "shared_trunk": shared_trunk,
-    }
+    sizes = {"num_features": num_features, "hidden": list(hidden)}
     width = hidden[-1] if hidden else num_features
-    return _student(lambda: _layers(num_features, hidden), width, num_classes, shared_trunk, link, architecture)
+    return _student("mlp", partial(_layers, num_features, hidden), width, num_classes, shared_trunk, link, sizes)
 
 
 def lenet(
@@ -63,17 +58,9 @@ def lenet(
     _positive(num_classes=num_classes)
     if min(image_shape[1:]) < 16:
         raise ValueError(f"lenet needs images of at least 16 x 16; got {image_shape[1]} x {image_shape[2]}. Use mlp.")
-    architecture = {
-        "architecture": "lenet",
-        "num_classes": num_classes,
-        "image_shape": list(image_shape),
-        "channels": list(channels),
-        "hidden": hidden,
-        "shared_trunk": shared_trunk,
-    }
-    return _student(
-        lambda: convolutions(image_shape, channels, hidden), hidden, num_classes, shared_trunk, link, architecture
-    )
+    sizes = {"image_shape": list(image_shape), "channels": list(channels), "hidden": hidden}
+    trunk = partial(convolutions, image_shape, channels, hidden)
+    return _student("lenet", trunk, hidden, num_classes, shared_trunk, link, sizes)
 
 
 def from_backbone(
@@ -94,12 +81,8 @@ def from_backbone(
         link: See :class:`Student`.
     """
     _positive(num_features=num_features, num_classes=num_classes)
-    architecture = {
-        "architecture": "from_backbone",
-        "num_features": num_features,
-        "num_classes": num_classes,
-        "shared_trunk": shared_trunk,
-    }
+    sizes = {"num_features": num_features, "num_classes": num_classes, "shared_trunk": shared_trunk}
+    architecture = {"architecture": "from_backbone", **sizes}
     mean_head, precision_head = nn.Linear(num_features, num_classes), nn.Linear(num_features, 1)
     if shared_trunk:
         return Student(mean_head, precision_head, trunk=trunk, link=link, architecture=architecture)
@@ -109,14 +92,16 @@ def from_backbone(
 
 
 def _student(
+    name: str,
     trunk: Callable[[], nn.Sequential],
     width: int,
     num_classes: int,
     shared_trunk: bool,
     link: Link | str,
-    architecture: dict[str, Any],
+    sizes: dict[str, Any],
 ) -> Student:
     """Two networks, or one trunk with two heads, with random weights."""
+    architecture = {"architecture": name, "num_classes": num_classes, "shared_trunk": shared_trunk, **sizes}
     if shared_trunk:
         body = trunk()
         heads = nn.Linear(width, num_classes), nn.Linear(width, 1)

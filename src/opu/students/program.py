@@ -1,11 +1,13 @@
-"""A network as data: the graph of its operators as json, from which it is built again without its class.
+"""A network as data: a list of PyTorch operators as json, which runs without the network's class.
 
-``torch.export`` traces the network; its own file format is read by pickle, ours is not. A file can name operators of
-PyTorch's ``aten`` library and a few of Python's arithmetic, and nothing else, so reading one runs no foreign code.
+``torch.export`` traces the network. Its own file format is read by pickle and evaluates text as code, so ours is another:
+a program names operators from the list below, numbers and weights, and nothing that is read is compiled or evaluated.
 """
 
 import operator
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,14 +15,101 @@ from torch import Tensor, fx, nn
 
 from opu.checks import first_line
 
-_ARITHMETIC = ("getitem", "add", "sub", "mul", "floordiv", "mod", "neg")
+# Operators of the aten library that a program may call, also in place. None touches files or memory beyond its arguments.
+_OPERATORS = frozenset(
+    """
+    linear bilinear matmul mm bmm mv dot vdot addmm baddbmm einsum embedding conv1d conv2d conv3d _weight_norm
+    conv_transpose1d conv_transpose2d conv_transpose3d batch_norm layer_norm group_norm instance_norm rms_norm lstm
+    gru rnn_tanh rnn_relu scaled_dot_product_attention dropout feature_dropout alpha_dropout max_pool1d max_pool2d
+    max_pool3d max_pool2d_with_indices grid_sampler affine_grid_generator avg_pool1d avg_pool2d avg_pool3d
+    adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d
+    upsample_nearest1d upsample_nearest2d upsample_bilinear2d upsample_bicubic2d pixel_shuffle pixel_unshuffle
+    channel_shuffle unfold im2col col2im pad constant_pad_nd reflection_pad1d reflection_pad2d replication_pad1d
+    replication_pad2d relu relu6 leaky_relu elu selu celu gelu silu mish sigmoid log_sigmoid tanh softplus hardtanh
+    hardsigmoid hardswish hardshrink softshrink threshold prelu rrelu glu softmax log_softmax exp exp2 expm1 log
+    log2 log10 log1p sqrt rsqrt square pow abs sign neg reciprocal sin cos tan asin acos atan sinh cosh erf floor
+    ceil round trunc clamp clamp_min clamp_max clip nan_to_num add sub rsub mul div true_divide floor_divide
+    remainder fmod addcmul addcdiv lerp maximum minimum fmax fmin atan2 hypot sum mean var std var_mean std_mean
+    prod amax amin max min argmax argmin logsumexp cumsum cumprod norm linalg_norm linalg_vector_norm cdist
+    pairwise_distance cosine_similarity eq ne lt le gt ge isnan isinf isfinite logical_and logical_or logical_not
+    logical_xor bitwise_and bitwise_or bitwise_not any all where masked_fill gather scatter index index_select
+    index_put take_along_dim select slice narrow split split_with_sizes chunk unbind tril triu roll flip rot90 sort
+    argsort topk one_hot view view_as reshape flatten unflatten squeeze unsqueeze expand expand_as repeat
+    repeat_interleave tile transpose permute movedim t swapaxes cat concat stack hstack vstack diagonal broadcast_to
+    meshgrid to type_as _to_copy clone contiguous alias detach lift_fresh_copy copy fill zero zeros ones full arange
+    linspace eye scalar_tensor zeros_like ones_like full_like new_zeros new_ones new_full sym_size sym_numel fft_fft
+    fft_rfft fft_rfft2 fft_fft2 real imag view_as_real view_as_complex feature_alpha_dropout upsample_linear1d
+    upsample_nearest3d upsample_trilinear3d outer tensordot mT numpy_T __and__ __or__ __xor__ special_expit median
+    quantile addmv
+    """.split()  # noqa: SIM905
+)
+_ARITHMETIC = {
+    name: getattr(operator, name) for name in ("getitem", "add", "sub", "mul", "truediv", "floordiv", "mod", "neg")
+}
 _KINDS: dict[str, type] = {"dtype": torch.dtype, "memory_format": torch.memory_format, "layout": torch.layout}
-# Operators that touch files; no network needs them.
-_REFUSED = ("file", "save", "load", "print")
+
+
+@dataclass(frozen=True)
+class _Value:
+    """A value by name: ``input``, ``device`` (that of the input), ``weight:<name>``, or the result of an earlier step."""
+
+    name: str
+
+
+class Program(nn.Module):
+    """A network that runs the steps of a program.
+
+    Args:
+        program: What :func:`to_program` returned, perhaps by way of a file.
+        weights: All tensors that it names.
+    """
+
+    def __init__(self, program: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        try:
+            for name in program["weights"]:
+                _register(self, name, weights[name], trained=name not in program["buffers"])
+            self._weights = [str(name) for name in program["weights"]]
+            self._steps = [_decode_step(entry) for entry in program["steps"]]
+            self._output = str(program["output"])
+            self._last_uses = self._find_last_uses()
+        except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+            message = f"the graph of this network cannot be read ({first_line(error)}); use another copy."
+            raise ValueError(message) from error
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What the network returned."""
+        values: dict[str, Any] = {"input": x, "device": x.device}
+        for name in self._weights:
+            path, _, last = name.rpartition(".")
+            values[f"weight:{name}"] = getattr(self.get_submodule(path), last)
+        for (name, function, args, kwargs), spent in zip(self._steps, self._last_uses, strict=True):
+            values[name] = function(*_resolve(args, values), **_resolve(kwargs, values))
+            for each in spent:  # so that activations are freed as early as in the network's own forward()
+                values.pop(each, None)
+        output: Tensor = values[self._output]
+        return output
+
+    def _find_last_uses(self) -> list[set[str]]:
+        """For each step, the values that no later one needs; every value must be made before it is used."""
+        made = {"input", "device", *(f"weight:{name}" for name in self._weights)}
+        uses = []
+        for name, _, args, kwargs in self._steps:
+            uses.append(_names([args, kwargs]))
+            if not uses[-1] <= made:
+                raise ValueError(f"step {name!r} needs a value that no earlier step makes")
+            made.add(name)
+        if self._output not in made:
+            raise ValueError(f"no step makes the output {self._output!r}")
+        later, spent = {self._output}, []
+        for used in reversed(uses):
+            spent.append(used - later)
+            later |= used
+        return spent[::-1]
 
 
 def to_program(module: nn.Module, example: Tensor) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The graph of a network for batches of any size, and the constants in it that are no weights.
+    """The program of a network for batches of any size, and the constants in it that are not in its state dict.
 
     Args:
         module: In evaluation mode from here on.
@@ -28,137 +117,143 @@ def to_program(module: nn.Module, example: Tensor) -> tuple[dict[str, Any], dict
     """
     example = torch.cat([example[:1], example[:1]])  # a batch of one would be taken for a constant
     try:
-        batch = torch.export.Dim("batch")
-        exported = torch.export.export(module.eval(), (example,), dynamic_shapes=({0: batch},))
-        return _encode_graph(exported), _constants(exported)
+        exported = _export(module.eval(), example)
+        constants = {name: value for name, value in exported.constants.items() if isinstance(value, Tensor)}
+        return _encode_graph(exported), constants
     except Exception as error:  # of many kinds, by what the network does that cannot be traced
         raise ValueError(
-            f"the network {type(module).__name__} cannot be written as a graph ({first_line(error)[:200]}); save its "
-            "state_dict() yourself, or use layers that torch.export knows."
+            f"the network {type(module).__name__} cannot be written as a graph ({first_line(error)[:200]})"
         ) from error
 
 
-def from_program(program: Mapping[str, Any], weights: Mapping[str, Tensor]) -> nn.Module:
-    """The network of a graph.
-
-    Args:
-        program: What :func:`to_program` returned, perhaps by way of a file.
-        weights: All tensors that it names.
-    """
-    try:
-        root = nn.Module()
-        for name in program["weights"]:
-            _register(root, name, weights[name], name in program["buffers"])
-        graph, nodes = fx.Graph(), {}
-        for entry in program["nodes"]:
-            nodes[entry["name"]] = _decode_node(graph, entry, nodes)
-        graph.lint()
-        return fx.GraphModule(root, graph, "Program")
-    except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
-        raise ValueError(
-            f"the graph of this network cannot be read ({first_line(error)}); use another copy."
-        ) from error
+def _export(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
+    """Trace by running the network, or, if that takes the size of the batch for a constant, by reading its code."""
+    shape: dict[int, Any] = {axis: torch.export.Dim.AUTO for axis, size in enumerate(example.shape) if size > 1}
+    shapes = (shape | {0: torch.export.Dim("batch")},)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return torch.export.export(module, (example,), dynamic_shapes=shapes)
+        except Exception:
+            return torch.export.export(module, (example,), dynamic_shapes=shapes, strict=True)
 
 
-def _encode_graph(exported: Any) -> dict[str, Any]:
-    signature = exported.graph_signature
-    buffers = dict(signature.inputs_to_buffers) | dict(signature.inputs_to_lifted_tensor_constants)
-    weights = dict(signature.inputs_to_parameters) | buffers
-    nodes = []
-    for node in exported.graph.nodes:
-        if node.op == "placeholder":
-            entry = {"op": "weight", "target": weights[node.name]} if node.name in weights else {"op": "input"}
-        elif node.op == "output":
-            entry = {"op": "output", "args": _encode(node.args[0][0])}
+def _encode_graph(exported: torch.export.ExportedProgram) -> dict[str, Any]:
+    signature, graph = exported.graph_signature, exported.graph
+    buffers = {**signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}
+    weights = {**signature.inputs_to_parameters, **buffers}
+    used = []
+    for node in reversed(graph.nodes):
+        if node.op == "call_function" and "_assert" in str(node.target):
+            graph.erase_node(node)
+    graph.eliminate_dead_code()
+    names: dict[fx.Node, str] = {}
+    steps = []
+    for node in graph.nodes:
+        if node.op == "placeholder" and node.name in weights:
+            names[node] = f"weight:{weights[node.name]}"
+            used += [weights[node.name]] if node.users else []
+        elif node.op == "placeholder":
+            names[node] = "input"
         elif node.op == "call_function":
-            if "_assert" in str(node.target):
-                continue
-            entry = {"op": "call", "target": _target_name(node.target), "args": _encode(node.args)}
-            entry["kwargs"] = {key: _encode(value) for key, value in node.kwargs.items()}
-        else:
+            names[node] = node.name
+            kwargs = {key: _encode(value, names) for key, value in node.kwargs.items()}
+            target = _target_name(node.target)
+            steps.append({"name": node.name, "call": target, "args": _encode(node.args, names), "kwargs": kwargs})
+        elif node.op != "output":
             raise TypeError(f"it holds a part of kind {node.op}")
-        nodes.append({"name": node.name, **entry})
-    return {"nodes": nodes, "weights": list(dict.fromkeys(weights.values())), "buffers": sorted(set(buffers.values()))}
-
-
-def _constants(exported: Any) -> dict[str, Tensor]:
-    """Lifted constants and buffers that are not part of a state dict."""
-    return {name: value for name, value in exported.constants.items() if isinstance(value, Tensor)}
+    (output,) = signature.user_outputs
+    return {
+        "weights": sorted(set(used)),
+        "buffers": sorted(set(used) & set(buffers.values())),
+        "steps": steps,
+        "output": next(name for node, name in names.items() if node.name == output),
+    }
 
 
 def _target_name(target: Any) -> str:
-    if isinstance(target, torch._ops.OpOverload) and target.namespace == "aten":
-        return str(target)
-    if getattr(operator, getattr(target, "__name__", ""), None) is target and target.__name__ in _ARITHMETIC:
-        return f"operator.{target.__name__}"
-    raise TypeError(f"it calls {target}")
+    if target is torch.ops.aten.view.default:  # strides on another device may not allow a view
+        target = torch.ops.aten.reshape.default
+    is_aten = isinstance(target, torch._ops.OpOverload)
+    name = str(target) if is_aten else f"operator.{getattr(target, '__name__', target)}"
+    if _target(name) is not target:
+        raise TypeError(f"it calls {target}")
+    return name
 
 
-def _target(name: str) -> Any:
-    library, *path = name.split(".")
-    if library == "operator" and len(path) == 1 and path[0] in _ARITHMETIC:
-        return getattr(operator, path[0])
-    if library != "aten" or len(path) != 2 or any(word in path[0] for word in _REFUSED):
-        raise ValueError(
-            f"the graph of this network calls {name!r}, which is no operator of a network; use another copy."
-        )
-    overload = getattr(getattr(torch.ops.aten, path[0]), path[1])
-    if not isinstance(overload, torch._ops.OpOverload):
-        raise TypeError(f"{name} is no operator")
-    return overload
+def _target(name: str) -> Callable[..., Any]:
+    library, _, path = name.partition(".")
+    if library == "operator" and path in _ARITHMETIC:
+        function: Callable[..., Any] = _ARITHMETIC[path]
+        return function
+    packet, _, overload = path.partition(".")
+    if library != "aten" or _OPERATORS.isdisjoint({packet, packet.removesuffix("_")}):
+        raise ValueError(f"it calls {name!r}, which is not one of the operators that networks use")
+    operators = getattr(torch.ops.aten, packet)
+    if overload not in operators.overloads() or "out" in overload.split("_"):
+        raise ValueError(f"it calls {name!r}, which PyTorch {torch.__version__} does not have")
+    found: Callable[..., Any] = getattr(operators, overload)
+    return found
 
 
-def _decode_node(graph: fx.Graph, entry: Mapping[str, Any], nodes: Mapping[str, fx.Node]) -> fx.Node:
-    if entry["op"] == "weight":
-        return graph.get_attr(entry["target"])
-    if entry["op"] == "input":
-        return graph.placeholder("x")
-    if entry["op"] == "output":
-        return graph.output(_decode(entry["args"], nodes))
-    kwargs = {str(key): _decode(value, nodes) for key, value in entry["kwargs"].items()}
-    return graph.call_function(_target(entry["target"]), tuple(_decode(entry["args"], nodes)), kwargs)
+def _decode_step(entry: Mapping[str, Any]) -> tuple[str, Callable[..., Any], list[Any], dict[str, Any]]:
+    name, call, args = str(entry["name"]), str(entry["call"]), _decode(entry["args"])
+    if call.startswith("operator.") and not all(isinstance(each, _Value | int | float) for each in args):
+        raise TypeError("arithmetic takes numbers")
+    return name, _target(call), args, {str(key): _decode(value) for key, value in entry["kwargs"].items()}
 
 
-def _encode(value: Any) -> Any:
+def _encode(value: Any, names: Mapping[fx.Node, str]) -> Any:
     if isinstance(value, fx.Node):
-        return {"node": value.name}
+        return {"value": names[value]}
     if isinstance(value, list | tuple):
-        return [_encode(each) for each in value]
+        return [_encode(each, names) for each in value]
     for kind, type_ in _KINDS.items():
         if isinstance(value, type_):
             return {kind: str(value).removeprefix("torch.")}
     if isinstance(value, torch.device):
-        return {"device": value.type}
+        return {"value": "device"}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"it holds a value of type {type(value).__name__}")
 
 
-def _decode(value: Any, nodes: Mapping[str, fx.Node]) -> Any:
+def _decode(value: Any) -> Any:
     if isinstance(value, list):
-        return [_decode(each, nodes) for each in value]
+        return [_decode(each) for each in value]
     if not isinstance(value, dict):
         return value
     ((kind, name),) = value.items()
-    if kind == "node":
-        return nodes[name]
-    if kind == "device":
-        return torch.device(name)
+    if kind == "value":
+        return _Value(str(name))
     found = getattr(torch, name)
     if not isinstance(found, _KINDS[kind]):
         raise TypeError(f"{name} is no {kind}")
     return found
 
 
-def _register(root: nn.Module, name: str, tensor: Tensor, buffer: bool) -> None:
+def _resolve(argument: Any, values: Mapping[str, Any]) -> Any:
+    """The argument with values in place of their names."""
+    if isinstance(argument, _Value):
+        return values[argument.name]
+    if isinstance(argument, dict):
+        return {key: _resolve(each, values) for key, each in argument.items()}
+    return [_resolve(each, values) for each in argument] if isinstance(argument, list) else argument
+
+
+def _names(argument: Any) -> set[str]:
+    """The names of all values in an argument."""
+    parts = argument.values() if isinstance(argument, dict) else argument if isinstance(argument, list) else []
+    return {argument.name} if isinstance(argument, _Value) else {name for each in parts for name in _names(each)}
+
+
+def _register(root: nn.Module, name: str, tensor: Tensor, *, trained: bool) -> None:
     *path, last = name.split(".")
     for part in path:
         if part not in root._modules:
             root.add_module(part, nn.Module())
-        child = root._modules[part]
-        assert child is not None
-        root = child
-    if buffer:
-        root.register_buffer(last, tensor)
-    else:
+        root = root.get_submodule(part)
+    if trained:
         root.register_parameter(last, nn.Parameter(tensor))
+    else:
+        root.register_buffer(last, tensor)

@@ -1,6 +1,6 @@
 """Columns of a table brought to mean 0 and standard deviation 1."""
 
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ class Standardise(nn.Module):
         self.register_buffer("scale", scale)
 
     @classmethod
-    def fit(cls, x: Float[np.ndarray, "N F"] | Float[Tensor, "N F"]) -> Self:
+    def fit(cls, x: Float[np.ndarray, "N F"] | Float[Tensor, "N F"]) -> "Standardise":
         """The mean and standard deviation of each column in float64; a constant column has scale 1."""
         rows: Any = np.asarray(x, dtype=np.float64)
         mean, scale = rows.mean(0), rows.std(0)

@@ -1,9 +1,29 @@
-"""Weights to start from: a teacher's network, matched tensor by tensor."""
+"""Weights to start from: those of a teacher's network."""
 
+import copy
 import zlib
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+
+from opu.students.base import BaseStudent
+from opu.teachers import BaseTeacher
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def network_of(teacher: Any) -> nn.Module | None:
+    """The network that a teacher holds, or a network itself."""
+    if isinstance(teacher, BaseTeacher):
+        return teacher.network()
+    return teacher if isinstance(teacher, nn.Module) and not isinstance(teacher, BaseStudent) else None
+
+
+def copied(net: Module) -> Module:
+    """A deep copy, also of a network with weights that a hook computes before each call (old weight norm, pruning)."""
+    attributes = [value for layer in net.modules() for value in vars(layer).values() if isinstance(value, Tensor)]
+    return copy.deepcopy(net, {id(value): value.detach().clone() for value in attributes})
 
 
 @torch.no_grad()
@@ -23,7 +43,7 @@ def copy_weights(source: nn.Module, target: nn.Module) -> bool:
 def checksum(module: nn.Module) -> int:
     """A number that changes when any weight of the module does."""
     total = 0
-    for w in _tensors(module):
+    for w in (each for each in _tensors(module) if not each.is_meta):
         total = zlib.crc32(w.detach().to("cpu", torch.float32).contiguous().numpy().tobytes(), total)
     return total
 

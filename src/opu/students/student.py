@@ -1,6 +1,5 @@
 """A student: a network that predicts a Dirichlet for every input."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,8 @@ from opu.inputs import as_rows
 from opu.students.base import BaseStudent
 from opu.students.links import BoundedLink, Link, parse_link
 from opu.students.links import bounds_for as link_bounds
-from opu.students.start import checksum, copy_weights
-from opu.teachers import Teacher, as_teacher
+from opu.students.start import checksum, copy_weights, network_of
+from opu.teachers import Teacher
 
 
 class Student(BaseStudent):
@@ -68,14 +67,15 @@ class Student(BaseStudent):
 
     def saw(self, x: Tensor) -> None:
         """Remember shape and type of inputs, without which a network of a user's own class cannot be written to a file."""
-        if self.architecture is not None and self.architecture["architecture"] == "from_teacher":
+        if self._copies_teacher:
+            assert self.architecture is not None
             self.architecture |= {"input_shape": list(x.shape[1:]), "input_type": str(x.dtype).removeprefix("torch.")}
 
     def parameter_groups(self, updates: Updates) -> list[list[nn.Parameter]]:
         """All parameters, or the mean's and the precision's in turn; a shared trunk belongs to both."""
         if updates == "joint":
             return super().parameter_groups(updates)
-        return [list(_parameters(self.trunk, net)) for net in (self.mean_net, self.precision_net)]
+        return [list(self._path(net).parameters()) for net in (self.mean_net, self.precision_net)]
 
     def bounds(self) -> BoundedLink | None:
         """The link, if it is a bounded one."""
@@ -86,20 +86,34 @@ class Student(BaseStudent):
         return str(self.link)
 
     def fresh_start(self, teacher: Teacher, recipe: Any) -> "Student":
-        """Get ready for a new distillation: an untrained mean network starts from the teacher's network if shapes agree."""
+        """Get ready for a new distillation: untrained networks start from the teacher's network if shapes agree."""
+        net = network_of(teacher) if recipe.start_from_teacher and self.is_untrained() else None
+        if net is not None and copy_weights(net, self._path(self.mean_net)):
+            self.start_precision_from_mean()
         super().fresh_start(teacher, recipe)
-        net = as_teacher(teacher).network() if recipe.start_from_teacher and self.is_untrained() else None
-        if net is not None and copy_weights(net, self._mean_path()):
-            self._keep_statistics()
         return self
 
+    def layers_to_keep(self) -> list[str]:
+        """Batch norm that came with statistics; in a copy of the teacher's network, every layer.
+
+        Its dropout, noise and auxiliary outputs belong to the teacher's training. Recurrent layers have none of these (their
+        dropout is 0), and on a GPU they can only learn in training mode.
+        """
+        if not self._copies_teacher:
+            return super().layers_to_keep()
+        return [name for name, layer in self.named_modules() if name and not isinstance(layer, nn.RNNBase)]
+
+    @property
+    def _copies_teacher(self) -> bool:
+        return self.architecture is not None and self.architecture["architecture"] == "from_teacher"
+
     def is_untrained(self) -> bool:
-        """Whether the mean network still has the random weights that it was built with."""
-        return self.untrained is not None and self.untrained == checksum(self._mean_path())
+        """Whether all but the precision's last layer still have the random weights that they were built with."""
+        return self.untrained is not None and self.untrained == checksum(self._hidden_layers())
 
     def mark_untrained(self) -> "Student":
         """Remember the weights of now as random ones, which a teacher's weights may replace."""
-        self.untrained = checksum(self._mean_path())
+        self.untrained = checksum(self._hidden_layers())
         return self
 
     def start_mean_from(self, teacher: Any) -> "Student":
@@ -110,19 +124,25 @@ class Student(BaseStudent):
         Args:
             teacher: A teacher with a network (MCDropout, WeightSamples, Ensemble), or any network.
         """
-        net = teacher if isinstance(teacher, nn.Module) else as_teacher(teacher).network()
+        net = network_of(teacher)
         if net is None:
             raise ValueError(
                 "the mean network can start from a teacher over weights (MCDropout, WeightSamples, Ensemble), or from a "
                 f"network; {type(teacher).__name__} has none."
             )
-        path = self._mean_path()
+        path = self._path(self.mean_net)
         if not copy_weights(net, path):
-            theirs, ours = (_shapes(each) for each in (net, path))
+            theirs, ours = ([tuple(w.shape) for w in each.state_dict().values()] for each in (net, path))
             raise ValueError(
                 f"the mean network must have the teacher's weight shapes to start from them; the teacher has {theirs}, the "
                 f"student {ours}. Build the student with the teacher's layer sizes, or with opu.students.from_teacher."
             )
+        return self
+
+    def start_precision_from_mean(self) -> "Student":
+        """Start the hidden layers of the precision network as those of the mean network, if these have the same shapes."""
+        if isinstance(self.mean_net, nn.Sequential) and isinstance(self.precision_net, nn.Sequential):
+            copy_weights(self.mean_net[:-1], self.precision_net[:-1])
         return self
 
     def start_precision_at(self, log_precision: float) -> "Student":
@@ -164,18 +184,14 @@ class Student(BaseStudent):
 
         save(self, Path(folder))
 
-    def _mean_path(self) -> nn.ModuleList:
-        return nn.ModuleList([m for m in (self.trunk, self.mean_net) if m is not None])
+    def _path(self, net: nn.Module) -> nn.ModuleList:
+        """The trunk, if there is one, and one of the networks."""
+        return nn.ModuleList([net] if self.trunk is None else [self.trunk, net])
 
-
-def _parameters(*modules: nn.Module | None) -> Iterator[nn.Parameter]:
-    for module in modules:
-        if module is not None:
-            yield from module.parameters()
-
-
-def _shapes(module: nn.Module) -> list[tuple[int, ...]]:
-    return [tuple(w.shape) for w in module.state_dict().values() if w.is_floating_point()]
+    def _hidden_layers(self) -> nn.ModuleList:
+        """All of the student but the last layer of its precision."""
+        rest = self.precision_net[:-1] if isinstance(self.precision_net, nn.Sequential) else nn.Identity()
+        return self._path(self.mean_net).append(rest)
 
 
 def _at_least_float32(values: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ def number_of(count: int, what: str) -> str:
 
 
 def notation(text: str) -> str:
-    """The symbols of measures in a text, spelt out in one sentence; empty where there are none."""
+    """The symbols of measures in a text, spelt out in one sentence; empty if there are none."""
     used = [measure for measure in MEASURES.values() if re.search(rf"(?<![\w-]){measure.symbol}(?![\w-])", text)]
     return f"{'; '.join(f'{each.symbol}: {_words(each.name)}' for each in used)}." if used else ""
 

@@ -1,4 +1,4 @@
-"""Result files. Files from before 0.1.0 have other words in them; they are given the words of today on reading."""
+"""Result files. Older files hold other words; they are given the words of today on reading."""
 
 import json
 from pathlib import Path
@@ -7,16 +7,9 @@ from typing import Any
 # File names of today, and what they were called.
 _FORMER_FILES = {"comparison-": "rivals-", "study-clipped-kl": "study-steady-kl"}
 # Whole keys and values, and parts of them.
-_FORMER_WORDS = {
-    "strangers": "ood",
-    "strangers_E": "ood_E",
-    "strangers_C": "ood_C",
-    "strangers_by_novelty": "ood_by_novelty",
-    "strangeness": "feature_distance",
-    "sound": "standardised",
-    "bounded": "sigmoid",
-}
+_FORMER_WORDS = {"strangeness": "feature_distance", "sound": "standardised", "bounded": "sigmoid"}
 _FORMER_PARTS = {
+    "strangers": "ood",
     "broadened": "augmented",
     "(sound)": "(standardised)",
     "steady_kl": "clipped_kl",
@@ -28,18 +21,24 @@ _FORMER_PARTS = {
 }
 
 
-def read(results: Path, pattern: str, hint: str) -> list[dict[str, Any]]:
+def read(results: Path, pattern: str, command: str) -> list[dict[str, Any]]:
     """The result files of a pattern, in today's words.
 
     Args:
         results: Folder of the files.
         pattern: Pattern of their names.
-        hint: How to make them, for the error where there are none.
+        command: The command that makes them, for the error if there are none.
     """
     paths = sorted(results.glob(pattern)) or sorted(results.glob(_former_file(pattern)))
     if not paths:
-        raise ValueError(f"there is no {pattern} in {results}; {hint}.")
+        raise ValueError(f"there is no {pattern} in {results}; make it with: {command}.")
     return [read_file(path) for path in paths]
+
+
+def read_one(results: Path, name: str, command: str) -> dict[str, Any]:
+    """The result file with this name, in today's words."""
+    (record,) = read(results, name, command)
+    return record
 
 
 def read_file(path: Path) -> dict[str, Any]:
@@ -56,7 +55,7 @@ def in_todays_words(value: Any) -> Any:
         return [in_todays_words(each) for each in value]
     if not isinstance(value, dict):
         return value
-    if "strangers" in value and "ood" in value:  # a row of the comparison, which names the scores that it is judged by
+    if "strangers" in value and "ood" in value:  # a row of the comparison, which names its scores
         value = dict(value)
         value |= {"error_score": value.pop("errors"), "ood_score": value.pop("strangers")}
     return {_word(key): in_todays_words(each) for key, each in value.items()}

@@ -10,19 +10,14 @@ from opu.files import plain, write_json
 
 
 def keep_settings(path: Path, settings: dict[str, Any]) -> None:
-    """Write settings beside the results that they make; refuse to go on where other settings are there already.
+    """Write settings beside the results that they make; refuse to go on if other settings are there already.
 
     New settings, such as one more preset, may be added; none that was there may change or go.
     """
     if path.exists():
-        check_settings(json.loads(path.read_text()), settings)
+        old, new = dict(_flat(json.loads(path.read_text()))), dict(_flat(plain(settings)))
+        refuse_other_settings(old, {name: new.get(name) for name in old})
     write_json(path, plain(settings))
-
-
-def check_settings(before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Refuse settings of which one that was there has changed, and name it."""
-    old, new = dict(_flat(before)), dict(_flat(plain(now)))
-    refuse_other_settings(old, {name: new.get(name) for name in old})
 
 
 def _flat(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""Other ways to distil or replace a teacher, with the same inputs, augmentation and evaluation as ours."""
+"""Other methods to distil or replace a teacher, with the same inputs, augmentation and evaluation as ours."""
 
 from reproduction.baselines.bdk import CategoricalStudent
 from reproduction.baselines.compact import best_group, compact_approximation

@@ -1,11 +1,11 @@
-"""Layers whose spectral norm is bounded, for the rivals that need a sense of distance."""
+"""Layers whose spectral norm is bounded, for the methods that need features which keep distances."""
 
 import torch
 from torch import Tensor, nn
 
 
 class BoundedSpectralNorm(nn.Module):
-    """Scales a weight down where its largest singular value exceeds a bound, found by one power step in training."""
+    """Scales a weight down if its largest singular value exceeds a bound, found by one power step in training."""
 
     right: Tensor
 
@@ -31,14 +31,13 @@ def with_bounded_layers(net: nn.Sequential, bound: float = 3.0) -> nn.Sequential
     """
     *hidden, _ = (layer for layer in net.children() if isinstance(layer, nn.Linear))
     for layer in hidden:
-        nn.utils.parametrize.register_parametrization(
-            layer, "weight", BoundedSpectralNorm(layer.weight.detach(), bound)
-        )
+        bounded = BoundedSpectralNorm(layer.weight.detach(), bound)
+        nn.utils.parametrize.register_parametrization(layer, "weight", bounded)
     return net
 
 
 def without_bounds(net: nn.Sequential) -> None:
-    """The weights as they are within their bounds, once training is over, so that answering does not find the norms anew."""
+    """Replace bounded weights by their values once training is over, so that predicting does not find the norms again."""
     net.eval()
     for layer in net.children():
         if nn.utils.parametrize.is_parametrized(layer):

@@ -1,4 +1,4 @@
-"""`opu run rivals`: every rival on MNIST, each result kept when it is there, so that a stopped run goes on."""
+"""``opu compare``: every method on MNIST. Each result is kept when it is there, so that a stopped run goes on."""
 
 import json
 import time
@@ -10,21 +10,23 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from opu.checks import optional
+from opu.devices import choose_device
 from opu.distillation.run_folder import make_folder
 from opu.environment import environment
 from opu.evaluation.compare import assess, trivial_detection
-from opu.files import plain, rounded, write_json
+from opu.files import rounded, write_json
 from opu.objectives import default
-from opu.prediction import Prediction
+from opu.prediction import Prediction, as_arrays
 from opu.timing import median_seconds
-from reproduction.comparison import laplace
 from reproduction.comparison.methods import METHODS, Fitted, Method
 from reproduction.paper.domains import Domain, mnist, with_photographs
-from reproduction.paper.models import Models, Scale, slug
+from reproduction.paper.models import Models, slug
 from reproduction.paper.presets import PRESETS
-from reproduction.paper.reproduce import FULL, QUICK, QUICK_SIZES, chosen_device
+from reproduction.paper.reproduce import FULL, QUICK, QUICK_SIZES
+from reproduction.settings import keep_settings
 
-ROWS_AT_ONCE = 2000
+BATCH_SIZE = 2000
 
 
 def run_comparison(
@@ -36,45 +38,47 @@ def run_comparison(
     quick: bool = False,
     console: Console | None = None,
 ) -> list[dict[str, Any]]:
-    """Fit and judge the rivals for some seeds; the records, which also lie in ``out`` as one file per seed.
+    """Fit and evaluate the methods for some seeds; return the records, which are also written to ``out``.
 
     Args:
         out: Folder for results; what is there already is not made again.
         seeds: Which seeds.
-        rows: Only rivals with one of these texts in their name.
+        rows: Only methods whose name contains one of these texts.
         device: ``cpu``, ``cuda`` or ``auto``.
         quick: A small version for two CPU cores.
-        console: Where to say how far it is.
+        console: Where progress is printed.
     """
     console = console or Console()
-    chosen, where = _select(rows), chosen_device(device)
-    if any("Laplace" in rival.name for rival in chosen):
-        laplace.required()  # before the work
+    methods, where = _select(rows), choose_device(device)
+    if any("Laplace" in method.name for method in methods):
+        optional("laplace", "a last-layer Laplace approximation", "laplace")  # before the work
     make_folder(out, resume=True)
     domain = with_photographs(mnist())
     if quick:
         domain = domain.small(*QUICK_SIZES["mnist"])
-    return [_one_seed(domain.to(where), seed, chosen, out, where, quick, console) for seed in dict.fromkeys(seeds)]
+    return [_one_seed(domain.to(where), seed, methods, out, where, quick, console) for seed in dict.fromkeys(seeds)]
 
 
 def _one_seed(
-    domain: Domain, seed: int, rivals: list[Method], out: Path, device: torch.device, quick: bool, console: Console
+    domain: Domain, seed: int, methods: list[Method], out: Path, device: torch.device, quick: bool, console: Console
 ) -> dict[str, Any]:
     scale = (QUICK if quick else FULL)["mnist"]
-    name = f"rivals-{scale.name}-seed{seed}"
+    name = f"comparison-{scale.name}-seed{seed}"
     folder = out / name
     make_folder(folder, resume=True)
-    _refuse_other_settings(folder, scale)
+    presets = {name: asdict(PRESETS[name]) for name in ("robust", "bdk-mcdp")}
+    settings = {"recipe": default(domain.num_classes), "scale": asdict(scale), "presets": presets}
+    keep_settings(folder / "settings.json", settings)
     models = Models(domain, scale, seed, folder, device, progress=console.is_terminal)
-    for number, rival in enumerate(rivals, 1):
-        path = folder / f"{slug(rival.name)}.json"
+    for number, method in enumerate(methods, 1):
+        path = folder / f"{slug(method.name)}.json"
         if path.exists():
             continue
         began = time.perf_counter()
-        result = _judge(rival, models)
-        write_json(path, {**result, "name": rival.name, "errors": rival.errors, "strangers": rival.strangers})
-        console.print(f"seed {seed}, {number} of {len(rivals)}: {rival.name} ({time.perf_counter() - began:.0f} s)")
-    paths = [folder / f"{slug(rival.name)}.json" for rival in METHODS]
+        scores = {"error_score": method.error_score, "ood_score": method.ood_score}
+        write_json(path, {**_evaluate(method, models), "name": method.name, **scores})
+        console.print(f"seed {seed}, {number} of {len(methods)}: {method.name} ({time.perf_counter() - began:.0f} s)")
+    paths = [folder / f"{slug(method.name)}.json" for method in METHODS]
     record = {
         "seed": seed,
         "domain": domain.name,
@@ -88,38 +92,28 @@ def _one_seed(
     return record
 
 
-def _judge(rival: Method, models: Models) -> dict[str, Any]:
-    fitted, domain = rival.fit(models), models.domain
-    inside, *outside = (_answers(fitted, x) for x in (domain.test, *domain.ood.values()))
+def _evaluate(method: Method, models: Models) -> dict[str, Any]:
+    fitted, domain = method.fit(models), models.domain
+    inside, *outside = (_predict(fitted, x) for x in (domain.test, *domain.ood.values()))
     result = assess(inside, domain.test_labels, dict(zip(domain.ood, outside, strict=True)))
-    seconds = median_seconds(lambda: _answers(fitted, domain.test), 3)
+    seconds = median_seconds(lambda: _predict(fitted, domain.test), 3)
     costs = {"test_seconds": float(f"{seconds:.3g}"), "num_parameters": fitted.num_parameters}
-    answer: dict[str, Any] = rounded({**result, **costs})
-    return answer
+    found: dict[str, Any] = rounded({**result, **costs})
+    return found
 
 
 @torch.no_grad()
-def _answers(fitted: Fitted, x: Tensor) -> Prediction:
-    torch.manual_seed(0)  # of those that draw samples, so that a run that goes on sees the same
-    parts = [fitted.answer(part) for part in x.split(ROWS_AT_ONCE)]
+def _predict(fitted: Fitted, x: Tensor) -> Prediction:
+    torch.manual_seed(0)  # some methods draw samples, and a run that goes on must see the same
+    parts = [fitted.predict(part) for part in x.split(BATCH_SIZE)]
     probabilities = torch.cat([p for p, _ in parts]).cpu()
-    # All of them, though the table shows those that were fixed.
-    scores = {name: torch.cat([s[name] for _, s in parts]).double().cpu().numpy() for name in parts[0][1]}
-    return Prediction(probabilities, scores)
+    # All scores are kept, though the table shows those that were fixed in advance.
+    return Prediction(probabilities, as_arrays({name: torch.cat([s[name] for _, s in parts]) for name in parts[0][1]}))
 
 
 def _select(wanted: list[str] | None) -> list[Method]:
     for text in wanted or []:
-        if not any(text.lower() in rival.name.lower() for rival in METHODS):
-            names = "; ".join(rival.name for rival in METHODS)
-            raise ValueError(f"no rival has {text!r} in its name; they are {names}.")
-    return [r for r in METHODS if not wanted or any(text.lower() in r.name.lower() for text in wanted)]
-
-
-def _refuse_other_settings(folder: Path, scale: Scale) -> None:
-    presets = {name: asdict(PRESETS[name]) for name in ("robust", "bdk-mcdp")}
-    settings = plain({"recipe": default(10), "scale": asdict(scale), "presets": presets})
-    path = folder / "settings.json"
-    if path.exists() and json.loads(path.read_text()) != settings:
-        raise ValueError(f"{folder} holds rivals of other settings; choose another --out, or delete that folder.")
-    write_json(path, settings)
+        if not any(text.lower() in method.name.lower() for method in METHODS):
+            names = "; ".join(method.name for method in METHODS)
+            raise ValueError(f"no method has {text!r} in its name; they are {names}.")
+    return [m for m in METHODS if not wanted or any(text.lower() in m.name.lower() for text in wanted)]

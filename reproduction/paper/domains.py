@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opu.data import dataset, locate
-from reproduction.data import images
+from reproduction.data import dataset, images, locate
 
 HELD_OUT = 5000
 SPLIT_SEED = 5

@@ -32,7 +32,7 @@ def draw(out: Path, seed: int = 0) -> dict[str, Any]:
     x, test, ood = _inputs()
     teacher = _teacher(*x)
     student = opu.students.mlp(784, CLASSES, (200, 200)).start_mean_from(teacher)
-    opu.distill(teacher, student, x[0], recipe=opu.Recipe(num_particles=32, epochs=15))
+    opu.distill(teacher, student, x[0], recipe=opu.Recipe(num_particles=32, epochs=15, start_from_teacher=False))
     chosen = pick(teacher, test, ood)
     grid = drawing.add_gridspec(
         3, len(chosen), height_ratios=(1, 2.6, 2.6), top=0.94, bottom=0.05, hspace=0.12, wspace=0.3

@@ -30,7 +30,7 @@ def minimum_sinkhorn(
             some = torch.randint(len(log_particles), (num_points,), device=log_particles.device)
             q = _bounded(logits, log_precision)
             particles = log_particles[some].float().exp()
-            distance = sinkhorn_divergence(particles, q.rsample(num_points), blur, most_last_steps=10)
+            distance = sinkhorn_divergence(particles, q.rsample(num_points), blur, max_last_steps=10)
             optimizer.zero_grad()
             distance.sum().backward()
             optimizer.step()

@@ -1,4 +1,4 @@
-"""Three ways to distil: what the paper says, what its authors' scripts do, and what we recommend."""
+"""How students are distilled: our reading of the paper, settings after its authors' scripts, and what we recommend."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -73,7 +73,7 @@ class Preset:
         if divergence == "kl":
             return ForwardKL()
         if divergence == "emd":
-            return Sinkhorn(blur=0.05, most_last_steps=10) if self.transport == "sinkhorn" else CriticEMD()
+            return Sinkhorn(blur=0.05, max_last_steps=10) if self.transport == "sinkhorn" else CriticEMD()
         if divergence == "mmd":
             return SampledMMD(_authors_kernel(teacher) if self.kernel == "authors" else None)
         return parse(divergence)
@@ -85,9 +85,9 @@ _PAPER = Preset(replace(_PLAIN, epochs=20, schedule="constant", updates="alterna
 _ROBUST = Preset(replace(_PLAIN, epochs=40, augment="auto"), link="softsign", fitted_inputs=500)
 PRESETS = {
     "paper": _PAPER,
-    # What is stated, but for the optimiser, which decides how the precision grows off the data.
-    # The averaged weights of a long chain are a poor start (87 %), and the critic's gradients are small: transport needs a
-    # larger rate to come back from there in its few epochs. Chosen on held-out training digits.
+    # The same with gradient descent, since the optimiser decides how the precision grows off the data. The averaged weights
+    # of our chain are a poor start (87 %), and the critic's gradients are small: transport needs a larger rate to come back
+    # from there in its few epochs. Chosen on held-out training digits.
     "paper-sgd": replace(_PAPER.changed(optimizer="sgd", learning_rate=1e-2), transport_rate=1e-1),
     "authors": Preset(
         replace(_PLAIN, epochs=30, optimizer="sgd", learning_rate=1e-2, schedule="steps"),
@@ -113,7 +113,7 @@ def _authors_kernel(teacher: str) -> Kernel:
 
 @dataclass(frozen=True)
 class Clamped:
-    """A teacher whose particles are kept away from the corners of the simplex, as in the authors' scripts."""
+    """A teacher whose particles are kept away from the corners of the simplex, after the authors' scripts."""
 
     teacher: Teacher
     floor: float

@@ -185,8 +185,9 @@ def _run_row(row: Row, models: Models, counted: bool = False) -> dict[str, Any]:
     result = assess(inside, domain.test_labels, dict(zip(domain.ood, outside, strict=True)))
     if counted and row.kind == "opu":
         result["histograms"] = count_scores(inside, dict(zip(domain.ood, outside, strict=True)))
-    result = _three_decimals(result) | {"row": asdict(row)}
-    return result | ({"preset": asdict(models.scale.preset(row.preset))} if row.preset else {})
+    found: dict[str, Any] = _three_decimals(result)
+    preset = {"preset": asdict(models.scale.preset(row.preset))} if row.preset else {}
+    return found | {"row": asdict(row)} | preset
 
 
 # A categorical student has no precision, and a fit to the teacher's particles has no novelty.

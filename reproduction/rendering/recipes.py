@@ -1,13 +1,16 @@
-"""The tables of ``docs/log.md`` on the robust recipe and on novelty for images."""
+"""The tables of the studies behind the robust recipe and its objectives."""
 
 import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from reproduction.rendering.shared import read
+from opu.measures import named
+from opu.tables import markdown_table
+from reproduction.results import read, read_one
 
-_ROBUST_SETTINGS = {
+Record = dict[str, Any]
+_SETTINGS = {
     "mc_dropout": "MC dropout",
     "sgld": "SGLD",
     "held_out_classes": "two digits left out",
@@ -15,112 +18,56 @@ _ROBUST_SETTINGS = {
     "ensemble": "ensemble",
     "emnist_ensemble": "ensemble, 47 classes",
 }
+# Entries of a trial that are not OOD sets.
 _NOT_SETS = (
-    "setting",
-    "seed",
-    "variation",
-    "link",
-    "accuracy",
-    "balanced_accuracy",
-    "total_variation",
-    "honest",
-    "log_precision",
-    "errors",
-    "coverage",
+    *("setting", "seed", "variation", "link", "accuracy", "balanced_accuracy"),
+    *("total_variation", "honest", "log_precision", "errors", "coverage"),
 )
-
 _SAME = 0.1
 
 
-def robust_table(number: int) -> Callable[[Path], str]:
-    """One change of the robust recipe a line: the mean's distance, and gaps to the teacher's best, setting by setting."""
-    file = "study-robust.json" if number == 1 else f"study-robust-{number}.json"
+def robust_round(number: int) -> Callable[[Path], str]:
+    """One round of changes to the recipe, a change a line: the mean's distance, and gaps to the teacher's best.
+
+    These rounds are frozen: their candidates belong to earlier versions of the library, and no command makes them today.
+    """
+    file = f"study-robust-{number}.json"
 
     def table(results: Path) -> str:
-        command = f"python -m reproduction.studies.robust_recipe --device cuda --jobs 15 --round {number}"
-        (study,) = read(results, file, command)
-        settings = [name for name in _ROBUST_SETTINGS if any(t["setting"] == name for t in study["trials"])]
-        lines = [
-            "| change | " + " | ".join(_ROBUST_SETTINGS[name] for name in settings) + " |",
-            "| --- |" + " --- |" * len(settings),
-        ]
-        for name in dict.fromkeys(trial["variation"] for trial in study["trials"]):
-            cells = []
-            for setting in settings:
-                same = [t for t in study["trials"] if t["variation"] == name and t["setting"] == setting]
-                cells.append(_robust_cell(same))
-            lines.append(f"| {name} | " + " | ".join(cells) + " |")
-        return "\n".join(lines)
+        trials = read_one(results, file, f"git checkout results/{file}, since no command makes it today")["trials"]
+        settings = [name for name in _SETTINGS if any(trial["setting"] == name for trial in trials)]
+        lines = []
+        for change in dict.fromkeys(trial["variation"] for trial in trials):
+            same = [[t for t in trials if (t["variation"], t["setting"]) == (change, each)] for each in settings]
+            lines.append([_as_code(change), *map(_robust_cell, same)])
+        return markdown_table(["change", *(_SETTINGS[name] for name in settings)], lines)
 
     return table
 
 
-def _robust_cell(trials: list[dict[str, Any]]) -> str:
+def _robust_cell(trials: list[Record]) -> str:
     if not trials:
         return ""
-    variation = statistics.mean(100 * t["total_variation"] for t in trials)
+    distance = statistics.mean(100 * t["total_variation"] for t in trials)
     errors, plain = (statistics.mean(t["errors"][m] - t["errors"]["teacher"] for t in trials) for m in ("N", "P"))
     sets = [name for name in trials[0] if name not in _NOT_SETS]
     gaps = [statistics.mean(t[name]["N"] - t[name]["teacher"] for t in trials) for name in sets]
-    # Nothing is told apart by a precision that is the same for the middle eighty percent.
-    lost = sum(t["log_precision"][-1] - t["log_precision"][0] < _SAME for t in trials)
-    cell = f"{variation:.1f}; {errors:+.1f} ({plain:+.1f}); {statistics.mean(gaps):+.1f} ({min(gaps):+.1f})"
-    if "balanced_accuracy" in trials[0]:  # looked at since the sixth round
+    cell = f"{distance:.1f}; {errors:+.1f} ({plain:+.1f}); {statistics.mean(gaps):+.1f} ({min(gaps):+.1f})"
+    if "balanced_accuracy" in trials[0]:  # since the sixth round
         kept = statistics.mean(t["balanced_accuracy"][0] - t["balanced_accuracy"][1] for t in trials)
         cell = f"{kept:+.1f}; {cell}"
-    if "coverage" in trials[0]:  # the first rounds did not look at intervals
+    if "coverage" in trials[0]:
         cell += f"; {statistics.mean(t['coverage'] for t in trials):.0f} %"
+    # A precision that is the same for the middle eighty percent of the inputs tells nothing apart.
+    lost = sum(t["log_precision"][-1] - t["log_precision"][0] < _SAME for t in trials)
     return f"{cell}, precision lost on {lost} of {len(trials)}" if lost else cell
 
 
-def fidelity_bench(results: Path) -> str:
-    """How long a report takes."""
-    (found,) = read(results, "bench-fidelity.json", "python -m benchmarks.fidelity")
-    machine = found["environment"]
-    return (
-        f"A report on {found['inputs']:,} inputs with {found['particles']} particles and {found['classes']} classes takes "
-        f"{found['seconds']:.0f} s ({machine['threads']} threads, {machine['cpu']}; `python -m benchmarks.fidelity`)."
-    )
-
-
-def robust_scores_table(results: Path) -> str:
-    """What novelty could be made of, for the students of the first round that were made by the recipe as it was."""
-    (study,) = read(
-        results, "study-robust.json", "python -m reproduction.studies.robust_recipe --device cuda --jobs 15"
-    )
-    trials = {t["setting"]: t for t in study["trials"] if t["variation"] == "default"}
-    settings = {name: words for name, words in _ROBUST_SETTINGS.items() if name in trials}
-    lines = ["| score | " + " | ".join(settings.values()) + " |", "| --- |" + " --- |" * len(settings)]
-    ranked = []
-    for name in trials["mc_dropout"]["errors"]:
-        if name != "teacher" and "log alpha" not in name:
-            cells, lost = [], 0.0
-            for setting in settings:
-                trial = trials[setting]
-                sets = [each for each in trial if each not in _NOT_SETS]
-                errors = trial["errors"][name] - trial["errors"]["teacher"]
-                gaps = [trial[each][name] - trial[each]["teacher"] for each in sets]
-                lost += sum(min(0.0, gap) for gap in [errors, *gaps])
-                cells.append(f"{errors:+.1f}; {statistics.mean(gaps):+.1f} ({min(gaps):+.1f})")
-            ranked.append((lost, f"| {name} | " + " | ".join(cells) + " |"))
-    return "\n".join([*lines, *(line for _, line in sorted(ranked, reverse=True))])
-
-
-def small_recipe_table(results: Path) -> str:
+def small_recipe(results: Path) -> str:
     """Objectives on small digits: distances to the teacher, and the held-out digit."""
-    (study,) = read(results, "study-small-recipe.json", "python -m reproduction.studies.small_recipe")
-    head = (
-        "objective",
-        "amortisation",
-        "total variation",
-        "MI, rank correlation",
-        "ECE",
-        "coverage",
-        "N less teacher",
-        "E",
-        "C",
-    )
-    lines = ["| " + " | ".join(head) + " |", "| --- |" + " --- |" * (len(head) - 1)]
+    study = read_one(results, "study-small-recipe.json", "python -m reproduction.studies.small_recipe --record")
+    header = ["objective", "amortisation", "total variation", "MI, rank correlation", "ECE", "coverage"]
+    lines = []
     for name in dict.fromkeys(run["objective"] for run in study["runs"]):
         runs = [run for run in study["runs"] if run["objective"] == name]
         found = [run["fidelity"] for run in runs]
@@ -131,65 +78,56 @@ def small_recipe_table(results: Path) -> str:
             f"{statistics.mean(f['calibration']['student']['ece'] for f in found):.1f}",
             f"{statistics.mean(f['coverage']['of_teacher'] for f in found):.0f}",
         ]
-        for measure in ("novelty", "predictive_entropy", "negative_log_precision"):
+        for measure in named("N", "E", "C"):
             gaps = [run["auroc"][measure] - run["teacher"] for run in runs]
             cells.append(f"{statistics.mean(gaps):+.1f} ({min(gaps):+.1f} to {max(gaps):+.1f})")
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+        lines.append([_as_code(name), *cells])
     digits = ", ".join(str(d) for d in dict.fromkeys(run["held_out"] for run in study["runs"]))
-    return "\n".join(lines) + f"\n\nDigits left out in turn: {digits}."
+    return f"{markdown_table([*header, 'N less teacher', 'E', 'C'], lines)}\n\nDigits left out in turn: {digits}."
 
 
-def calibration_table(results: Path) -> str:
-    """How many inputs novelty is calibrated on, and what that does to p-values and to ranks."""
-    (study,) = read(results, "study-novelty-calibration.json", "python -m reproduction.studies.novelty_calibration")
-    sets = [name for name in study["runs"][0]["auroc"] if "no tail" not in name]
-    head = ["inputs", "p below 1 %", "p below 5 %", *sets]
-    lines = ["| " + " | ".join(head) + " |", "| --- |" + " --- |" * (len(head) - 1)]
-    for run in study["runs"]:
-        rates = ["{:.1f} ({:.1f} to {:.1f})".format(*run["flagged"][rate]) for rate in ("0.01", "0.05")]
-        ranks = [f"{run['auroc'][name]:.1f} ({run['auroc'][name + ', no tail']:.1f})" for name in sets]
-        lines.append("| " + " | ".join([str(run["size"]), *rates, *ranks]) + " |")
-    return "\n".join(lines)
-
-
-def class_counts_table(results: Path) -> str:
-    """The same problem with fewer classes: at which number of them an objective loses the mean."""
-    counts = read(
-        results, "study-many-classes-*.json", "python -m reproduction.studies.many_classes --classes 100 --steps 1500"
-    )
-    lines = [
-        "| classes | objective | total variation | same class | E | MI | log-precision (best) |",
-        "| --- |" + " --- |" * 6,
-    ]
-    for study in sorted(counts, key=lambda each: each["classes"]):
+def class_counts(results: Path) -> str:
+    """Objectives by number of classes: at which number of them an objective loses the mean."""
+    out = "results/study-many-classes-100.json"
+    command = f"python -m reproduction.studies.many_classes --classes 100 --steps 1500 --out {out}"
+    header = ["classes", "objective", "total variation", "same class", "E", "MI", "log-precision (best)"]
+    lines = []
+    for study in sorted(read(results, "study-many-classes-*.json", command), key=lambda each: each["classes"]):
         best, *runs = study["runs"]
         for run in runs:
-            seen = run["fresh"]
-            cells = [f"{seen['total_variation']:.2f}", f"{seen['same_class']:.0f}"]
-            cells += [f"{seen['ranks'][name]:.2f}" for name in ("entropy", "information")]
-            cells.append(f"{seen['log_precision']:.1f} ({best['fresh']['log_precision']:.1f})")
-            lines.append(f"| {study['classes']} | {run['objective']} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+            precision = f"{run['fresh']['log_precision']:.1f} ({best['fresh']['log_precision']:.1f})"
+            lines.append([str(study["classes"]), _as_code(run["objective"]), *_nearness(run["fresh"]), precision])
+    return markdown_table(header, lines)
 
 
-def many_classes_table(results: Path) -> str:
-    """Objectives with a thousand classes: how near means, classes and rankings are, on fresh inputs and further out."""
-    (study,) = read(results, "study-many-classes.json", "python -m reproduction.studies.many_classes --device cuda")
-    head = [
-        "objective",
-        *(f"{what}{where}" for where in ("", ", stretched") for what in ("total variation", "same class", "E", "MI")),
-        "log-precision",
-        "seconds",
-    ]
-    lines = ["| " + " | ".join(head) + " |", "| --- |" + " --- |" * (len(head) - 1)]
+def many_classes(results: Path) -> str:
+    """Objectives with a thousand classes, on fresh inputs and further out."""
+    command = "python -m reproduction.studies.many_classes --device cuda --record"
+    study = read_one(results, "study-many-classes.json", command)
+    what = ["total variation", "same class", "E", "MI"]
+    header = ["objective", *what, *(f"{name}, stretched" for name in what), "log-precision", "seconds"]
+    lines = []
     for run in study["runs"]:
-        cells = []
-        for where in ("fresh", "stretched"):
-            seen = run[where]
-            cells += [f"{seen['total_variation']:.2f}", f"{seen['same_class']:.0f}"]
-            cells += [f"{seen['ranks'][name]:.2f}" for name in ("entropy", "information")]
-        best = f" ({run['log_precision']:.1f})" if "log_precision" in run else ""
-        cells += [f"{run['fresh']['log_precision']:.1f}{best}", f"{run['seconds']:.0f}"]
         name = f"{run['objective']}, {run['steps']} steps" if run.get("steps") else run["objective"]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        costs = [f"{run['fresh']['log_precision']:.1f}", f"{run['seconds']:.0f}"]
+        lines.append([_as_code(name), *_nearness(run["fresh"]), *_nearness(run["stretched"]), *costs])
+    return markdown_table(header, lines)
+
+
+def _as_code(name: str) -> str:
+    """A sum of objectives as code, since Markdown would read its asterisks as emphasis."""
+    objective, comma, rest = name.partition(",")
+    return f"`{objective}`{comma}{rest}" if "*" in objective or "_" in objective else name
+
+
+def _nearness(seen: Record) -> list[str]:
+    ranks = [f"{seen['ranks'][name]:.2f}" for name in ("entropy", "information")]
+    return [f"{seen['total_variation']:.2f}", f"{seen['same_class']:.0f}", *ranks]
+
+
+TABLES: dict[str, Callable[[Path], str]] = {
+    **{f"robust-{number}": robust_round(number) for number in (4, 5, 6)},
+    "small-recipe": small_recipe,
+    "class-counts": class_counts,
+    "many-classes": many_classes,
+}

@@ -1,4 +1,4 @@
-"""Draw how scores are distributed, the paper's recipe against ours on the hard sets, from a file of `opu reproduce`.
+"""Draw how scores of two students are distributed on the hard OOD sets, from a file of ``opu reproduce``.
 
 python -m reproduction.rendering.score_histograms [--source results/mnist-robust-full-seed0.json] [--out runs/scores.png]
 """
@@ -15,7 +15,7 @@ from reproduction.paper.summary import NAMES
 from reproduction.results import read_file
 
 (C, N) = named("C", "N")
-SHOWN = [("the paper's recipe", "OPU-MCDP-MMD (paper-sgd)", C), ("ours", "OPU-MCDP (robust)", N)]
+SHOWN = [("MMD, gradient descent", "OPU-MCDP-MMD (paper-sgd)", C), ("our recipe", "OPU-MCDP (robust)", N)]
 HARD = ("omniglot_matched", "letters", "semeion_matched")
 
 

@@ -1,186 +1,201 @@
-"""The tables of ``docs/log.md``: one function for each study."""
+"""The tables of the studies behind baselines, presets and novelty: one function for each study."""
 
 import statistics
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from reproduction.rendering.shared import detection_table, read, spread
+from opu.tables import markdown_table
+from reproduction.cells import mean_and_range
+from reproduction.rendering.experiments import accuracies, detection_table
+from reproduction.results import read_one
+
+Record = dict[str, Any]
 
 
-def mnist_small_table(results: Path) -> str:
+def _study(results: Path, name: str, options: str = "") -> Record:
+    module = name.replace("-", "_")
+    return read_one(results, f"study-{name}.json", f"python -m reproduction.studies.{module}{options} --record")
+
+
+def mnist_small(results: Path) -> str:
     """A thin student on few digits, with accuracy and the rate of false alarms."""
-    (study,) = read(results, "study-mnist-small.json", "python -m reproduction.studies.mnist_small")
-    runs = study["runs"]
-    accuracy = {who: spread([run["accuracy"][who] for run in runs]) for who in ("teacher", "student")}
-    return (
-        f"{detection_table(runs)}\n\n"
-        f"Accuracy: teacher {accuracy['teacher']}, student {accuracy['student']}. Fresh digits with a p-value below 5 %: "
-        f"{spread([run['flagged_at_5_percent'] for run in runs])} %."
-    )
+    runs = _study(results, "mnist-small")["runs"]
+    flagged = mean_and_range([run["flagged_at_5_percent"] for run in runs])
+    return f"{detection_table(runs)}\n\n{accuracies(runs)} Fresh digits with a p-value below 5 %: {flagged} %."
 
 
-def bench_table(results: Path) -> str:
-    """Exact against sampled MMD."""
-    (bench,) = read(results, "bench-objectives.json", "python -m benchmarks.objectives")
-    size = bench["settings"]
-    rows = [
-        f"| {size['inputs']} inputs x {size['particles']} particles x {size['classes']} classes | sampled MMD | exact MMD | "
-        "ratio (range) | exact value | sampled value |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    for name, row in bench["kernels"].items():
-        low, high = row["ratio_range"]
-        rows.append(
-            f"| {name}, {row['terms']} terms | {1e3 * row['sampled_seconds']:.0f} ms | {1e3 * row['exact_seconds']:.1f} ms | "
-            f"**{row['ratio']:.0f}x** ({low:.0f} to {high:.0f}) | {row['exact_value']:.5f} | "
-            f"{row['sampled_value']:.5f} +- {row['standard_error']:.5f} |"
-        )
-    return "\n".join(rows)
-
-
-def shares_table(results: Path) -> str:
+def novelty_shares(results: Path) -> str:
     """AUROC of N by the share of false alarms that C may cause, on digits held out for development."""
-    return _shares(read(results, "study-novelty-shares.json", "python -m reproduction.studies.novelty_shares"))
+    return _shares(_study(results, "novelty-shares"))
 
 
-def fresh_shares_table(results: Path) -> str:
+def novelty_fresh(results: Path) -> str:
     """The same on digits that played no part in the choice."""
-    return _shares(
-        read(results, "study-novelty-fresh.json", "python -m reproduction.studies.novelty_shares --held-out 0 2 4 6 7")
+    command = (
+        "python -m reproduction.studies.novelty_shares --held-out 0 2 4 6 7 --out results/study-novelty-fresh.json"
     )
+    return _shares(read_one(results, "study-novelty-fresh.json", command))
 
 
-def _shares(studies: list[dict[str, Any]]) -> str:
-    (study,) = studies
-    shares = list(study["runs"][0]["novelty"])
-    rows = [
-        "| held-out class, seed | teacher | student E | student C | " + " | ".join(f"share {s}" for s in shares) + " |"
-    ]
-    rows.append("| --- |" + " --- |" * (3 + len(shares)))
+def _shares(study: Record) -> str:
+    shares = [f"share {share}" for share in study["runs"][0]["novelty"]]
+    cells = [[run["teacher"], run["entropy"], run["precision"], *run["novelty"].values()] for run in study["runs"]]
+    names = [f"{run['held_out']}, {run['seed']}" for run in study["runs"]]
+    cells.append([statistics.mean(column) for column in zip(*cells, strict=True)])
+    lines = [[name, *(f"{cell:.1f}" for cell in line)] for name, line in zip([*names, "**mean**"], cells, strict=True)]
+    return markdown_table(["held-out class, seed", "teacher", "student E", "student C", *shares], lines)
+
+
+def novelty_calibration(results: Path) -> str:
+    """How many inputs novelty is calibrated on, and what that does to p-values and to ranks."""
+    study = _study(results, "novelty-calibration")
+    sets = [name for name in study["runs"][0]["auroc"] if "no tail" not in name]
+    lines = []
     for run in study["runs"]:
-        cells = [run["teacher"], run["entropy"], run["precision"], *run["novelty"].values()]
-        rows.append(f"| {run['held_out']}, {run['seed']} | " + " | ".join(f"{cell:.1f}" for cell in cells) + " |")
-    means = [[run["teacher"], run["entropy"], run["precision"], *run["novelty"].values()] for run in study["runs"]]
-    rows.append("| **mean** | " + " | ".join(f"{statistics.mean(c):.1f}" for c in zip(*means, strict=True)) + " |")
-    return "\n".join(rows)
+        rates = ["{:.1f} ({:.1f} to {:.1f})".format(*run["flagged"][rate]) for rate in ("0.01", "0.05")]
+        ranks = [f"{run['auroc'][name]:.1f} ({run['auroc'][name + ', no tail']:.1f})" for name in sets]
+        lines.append([str(run["size"]), *rates, *ranks])
+    return markdown_table(["inputs", "p below 1 %", "p below 5 %", *sets], lines)
 
 
-def first_steps_table(results: Path) -> str:
+def first_steps(results: Path) -> str:
     """Accuracy over the first steps of a distillation, and how low the precision falls."""
-    (study,) = read(results, "study-first-steps.json", "python -m reproduction.studies.first_steps")
     steps = (0, 1, 2, 10, 40)
-    head = "| data, divergence, preset | " + " | ".join(f"accuracy after {n}" if n else "before" for n in steps)
-    rows = [head + " | lowest log-precision |", "| --- |" + " --- |" * (len(steps) + 1)]
-    for case in study["cases"]:
+    header = ["data, divergence, preset", *(f"accuracy after {n}" if n else "before" for n in steps)]
+    lines = []
+    for case in _study(results, "first-steps")["cases"]:
         traces = [run["trace"] for run in case["runs"]]
-        cells = [spread([trace[n]["accuracy"] for trace in traces]) for n in steps]
-        lowest = spread([min(each["log_precision"] for each in trace) for trace in traces])
-        name = f"{case['domain']}, {case['divergence']}, {case['preset']}"
-        rows.append(f"| {name} | " + " | ".join([*cells, lowest]) + " |")
-    return "\n".join(rows)
+        cells = [mean_and_range([trace[n]["accuracy"] for trace in traces]) for n in steps]
+        lowest = mean_and_range([min(each["log_precision"] for each in trace) for trace in traces])
+        lines.append([f"{case['domain']}, {case['divergence']}, {case['preset']}", *cells, lowest])
+    return markdown_table([*header, "lowest log-precision"], lines)
 
 
-def critic_rate_table(results: Path) -> str:
+def critic_rate(results: Path) -> str:
     """A student of SGLD by the earth mover's distance: what rate and length do, on held-out digits."""
-    (study,) = read(results, "study-critic-rate.json", "python -m reproduction.studies.critic_rate --device cuda")
-    rows = ["| rate | schedule | epochs | accuracy | errors, AUROC | median log-precision |", "| --- |" + " --- |" * 5]
-    trials = study["trials"]
+    trials = _study(results, "critic-rate", " --device cuda")["trials"]
     named = [(["start", "", ""], trials[0]["before"])]
     named += [([f"{t['rate']:g}", t["schedule"], str(t["epochs"])], t["after"]) for t in trials]
-    for name, seen in named:
-        cells = [f"{seen['accuracy']:.1f}", f"{seen['errors']:.1f}", f"{seen['log_precision']:.1f}"]
-        rows.append("| " + " | ".join([*name, *cells]) + " |")
-    return "\n".join(rows)
+    keys = ("accuracy", "errors", "log_precision")
+    lines = [[*name, *(f"{seen[key]:.1f}" for key in keys)] for name, seen in named]
+    return markdown_table(["rate", "schedule", "epochs", "accuracy", "errors, AUROC", "median log-precision"], lines)
 
 
-def prior_network_table(results: Path) -> str:
+def prior_network(results: Path) -> str:
     """Settings of prior networks, on held-out digits."""
-    (study,) = read(results, "study-prior-network.json", "python -m reproduction.studies.prior_network --device cuda")
-    rows = [
-        "| network | target precision | cross-entropy's weight | rate | accuracy | errors, AUROC | factor noise, AUROC |",
-        "| --- |" + " --- |" * 6,
-    ]
-    for trial in study["trials"]:
-        by = trial["settings"]
-        name = [trial["network"], *(f"{by[key]:g}" for key in ("precision", "cross_entropy", "learning_rate"))]
-        cells = [spread([run[key] for run in trial["runs"]]) for key in ("accuracy", "errors", "factor_noise")]
-        rows.append("| " + " | ".join([*name, *cells]) + " |")
-    return "\n".join(rows)
+    header = ["network", "target precision", "cross-entropy's weight", "rate"]
+    lines = []
+    for trial in _study(results, "prior-network", " --device cuda")["trials"]:
+        settings = [f"{trial['settings'][key]:g}" for key in ("precision", "cross_entropy", "learning_rate")]
+        keys = ("accuracy", "errors", "factor_noise")
+        lines.append(
+            [trial["network"], *settings, *(mean_and_range([run[key] for run in trial["runs"]]) for key in keys)]
+        )
+    return markdown_table([*header, "accuracy", "errors, AUROC", "factor noise, AUROC"], lines)
 
 
-def bdk_table(results: Path) -> str:
-    """Settings of BDK and BDK-Dir, on held-out digits and on strangers that no table has."""
-    (study,) = read(results, "study-bdk.json", "python -m reproduction.studies.bdk --device cuda --jobs 11")
-    rows = ["| row | change | accuracy | errors, AUROC | strangers, AUROC |", "| --- |" + " --- |" * 4]
-    for row, change in sorted({(t["row"], t["change"]) for t in study["trials"]}):
-        same = [t for t in study["trials"] if (t["row"], t["change"]) == (row, change)]
-        found = [[statistics.mean(t["strangers"].values()) for t in same]]
-        cells = [statistics.mean(each) for each in ([[t[key] for t in same] for key in ("accuracy", "errors")] + found)]
-        chosen = "**" if study["chosen"][row] == change else ""
-        rows.append(f"| {row} | {chosen}{change}{chosen} | " + " | ".join(f"{cell:.2f}" for cell in cells) + " |")
-    return "\n".join(rows)
+def bdk(results: Path) -> str:
+    """Settings of BDK and BDK-Dir, on held-out digits and on OOD sets that no table has."""
+    study = _study(results, "bdk", " --device cuda --jobs 11")
+    lines = []
+    for row, change in sorted({(trial["row"], trial["change"]) for trial in study["trials"]}):
+        same = [trial for trial in study["trials"] if (trial["row"], trial["change"]) == (row, change)]
+        columns = [[t["accuracy"] for t in same], [t["errors"] for t in same]]
+        columns.append([statistics.mean(t["ood"].values()) for t in same])
+        bold = "**" if study["chosen"][row] == change else ""
+        lines.append([row, f"{bold}{change}{bold}", *(f"{statistics.mean(column):.2f}" for column in columns)])
+    return markdown_table(["row", "change", "accuracy", "errors, AUROC", "OOD, AUROC"], lines)
 
 
-def steady_kl_table(results: Path) -> str:
+def clipped_kl(results: Path) -> str:
     """How far students of logistic regressions stay from the best Dirichlets, with and without a bound on gradients."""
-    (study,) = read(results, "study-steady-kl.json", "python -m reproduction.studies.clipped_kl")
-    names = list(dict.fromkeys(run["objective"] for run in study["runs"]))
-    head = " | ".join(f"{name}, {where}" for where in ("held out", "augmented") for name in names)
-    rows = [f"| table | {head} |", "| --- |" + " --- |" * (2 * len(names))]
-    for table in dict.fromkeys(run["table"] for run in study["runs"]):
-        runs = [run for run in study["runs"] if run["table"] == table]
-        cells = [
-            f"{statistics.mean(run[where] for run in runs if run['objective'] == name):.2f}"
-            for where in ("held_out", "augmented")
-            for name in names
-        ]
-        rows.append(f"| {table} | " + " | ".join(cells) + " |")
-    return "\n".join(rows)
+    runs = _study(results, "clipped-kl")["runs"]
+    names = dict.fromkeys(run["objective"] for run in runs)
+    columns = {f"{name}, {words}": (name, key) for key, words in _PLACES.items() for name in names}
+    lines = []
+    for table in dict.fromkeys(run["table"] for run in runs):
+        same = [run for run in runs if run["table"] == table]
+        found = [[run[key] for run in same if run["objective"] == name] for name, key in columns.values()]
+        lines.append([table, *(f"{statistics.mean(values):.2f}" for values in found)])
+    return markdown_table(["table", *columns], lines)
 
 
-def tabular_search_table(results: Path) -> str:
-    """What the precision of a student says of the paper's strangers, by link, scaling and optimiser."""
-    (study,) = read(results, "study-tabular-search.json", "python -m reproduction.studies.tabular_search")
-    rows = ["| data | columns | link | optimiser | accuracy | strangers by C |", "| --- |" + " --- |" * 5]
-    cases: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for trial in study["trials"]:
+_PLACES = {"held_out": "held out", "augmented": "augmented"}
+
+
+def tabular_search(results: Path) -> str:
+    """What the precision of a student says of the paper's OOD inputs, by link, scaling and optimiser."""
+    cases: dict[tuple[str, ...], list[Record]] = {}
+    for trial in _study(results, "tabular-search")["trials"]:
         by = trial["recipe"]
         scaled, optimiser = "standardised" if by["standardise"] else "as is", "SGD" if by["sgd"] else "Adam"
-        name = (trial["data"], scaled, by["link"], optimiser)
-        cases.setdefault(name, []).append(trial)
-    for case, trials in cases.items():
-        cells = [
-            ", ".join(f"{t[key]:.1f}" if key in t else "diverged" for t in trials)
-            for key in ("accuracy", "strangers_C")
+        cases.setdefault((trial["data"], scaled, by["link"], optimiser), []).append(trial)
+    lines = [
+        [
+            *case,
+            *(", ".join(f"{t[key]:.1f}" if key in t else "diverged" for t in same) for key in ("accuracy", "ood_C")),
         ]
-        rows.append(f"| {' | '.join([*case, *cells])} |")
-    return "\n".join(rows)
+        for case, same in cases.items()
+    ]
+    return markdown_table(["data", "columns", "link", "optimiser", "accuracy", "OOD by C"], lines)
 
 
-def tabular_novelty_table(results: Path) -> str:
-    """Candidate scores for rows of a table: how far from the teacher's best measure, over all tables and strangers."""
-    (study,) = read(results, "study-tabular-novelty.json", "python -m reproduction.studies.tabular_novelty")
-    by_case: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for run in study["runs"]:
+def tabular_novelty(results: Path) -> str:
+    """Candidate scores for rows of a table: how far from the teacher's best measure, over all tables and OOD sets."""
+    by_case: dict[tuple[str, str], list[Record]] = {}
+    for run in _study(results, "tabular-novelty")["runs"]:
         by_case.setdefault((run["teacher"], run["table"]), []).append(run)
     gaps: dict[str, list[float]] = {}
     for runs in by_case.values():
-        for strangers in runs[0]["sets"]:
-            means = {
-                rule: statistics.mean(run["sets"][strangers][rule] for run in runs)
-                for rule in runs[0]["sets"][strangers]
-            }
+        for ood, rules in runs[0]["sets"].items():
+            means = {rule: statistics.mean(run["sets"][ood][rule] for run in runs) for rule in rules}
             best = max(value for rule, value in means.items() if rule.startswith("teacher "))
             for rule, value in means.items():
                 gaps.setdefault(rule, []).append(value - best)
-    rows = [
-        "| score | mean gap to the teacher's best | mean of the gaps below 0 | worst gap |",
-        "| --- | --- | --- | --- |",
+    losses = {rule: statistics.mean(min(gap, 0.0) for gap in each) for rule, each in gaps.items()}
+    lines = [
+        [rule.replace("_", " "), f"{statistics.mean(gaps[rule]):+.1f}", f"{losses[rule]:.1f}", f"{min(gaps[rule]):.1f}"]
+        for rule in sorted(gaps, key=lambda rule: -losses[rule])
     ]
-    ranked = sorted(gaps, key=lambda rule: -statistics.mean(min(gap, 0.0) for gap in gaps[rule]))
-    for rule in ranked:
-        short = statistics.mean(min(gap, 0.0) for gap in gaps[rule])
-        name = rule.replace("_", " ")
-        rows.append(f"| {name} | {statistics.mean(gaps[rule]):+.1f} | {short:.1f} | {min(gaps[rule]):.1f} |")
+    header = ["score", "mean gap to the teacher's best", "mean of the gaps below 0", "worst gap"]
     cases = "; ".join(f"{teacher} on {table} ({len(runs)} seeds)" for (teacher, table), runs in by_case.items())
-    return "\n".join(rows) + f"\n\nOver four kinds of strangers each: {cases}."
+    return f"{markdown_table(header, lines)}\n\nOver four OOD sets each: {cases}."
+
+
+def batch_norm(results: Path) -> str:
+    """Students of a network with batch norm, by where they start and by what their statistics do; means over seeds."""
+    by_case: dict[str, list[Record]] = {}
+    for run in _study(results, "batch-norm")["runs"]:
+        by_case.setdefault(run["variation"], []).append(run)
+    columns: dict[str, tuple[str, Callable[[Record], float]]] = {
+        "accuracy lost, points": (".2f", lambda run: run["accuracy"]["teacher"] - run["accuracy"]["student"]),
+        "KL from the teacher's mean": (".4f", lambda run: run["kl"]),
+        "median log-precision": (".2f", lambda run: run["log_precision"]["student"]),
+        "that of the best Dirichlets": (".2f", lambda run: run["log_precision"]["best fit"]),
+        "rank correlation with it": (".2f", lambda run: run["rank_correlation"]),
+        "held-out classes, AUROC of N": (".1f", lambda run: run["auroc"]["student"]["novelty"]),
+        "of C": (".1f", lambda run: run["auroc"]["student"]["negative_log_precision"]),
+        "of the teacher's best": (".1f", lambda run: max(run["auroc"]["teacher"].values())),
+    }
+    lines = [
+        [case, *(format(statistics.mean(map(value, runs)), digits) for digits, value in columns.values())]
+        for case, runs in by_case.items()
+    ]
+    return markdown_table(["start, batch norm", *columns], lines)
+
+
+TABLES: dict[str, Callable[[Path], str]] = {
+    "mnist-small": mnist_small,
+    "novelty-shares": novelty_shares,
+    "novelty-fresh": novelty_fresh,
+    "novelty-calibration": novelty_calibration,
+    "first-steps": first_steps,
+    "critic-rate": critic_rate,
+    "prior-network": prior_network,
+    "bdk": bdk,
+    "clipped-kl": clipped_kl,
+    "tabular-search": tabular_search,
+    "tabular-novelty": tabular_novelty,
+    "batch-norm": batch_norm,
+}

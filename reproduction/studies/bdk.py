@@ -1,18 +1,19 @@
-"""Settings of BDK and BDK-Dir, judged on held-out digits and on strangers that no table has; no evaluated set is seen.
+"""Settings of BDK and BDK-Dir, judged on held-out digits and on OOD sets that no table has; no evaluated set is seen.
 
 The rule, fixed before the first run: of the settings whose accuracy is within 0.1 of the best, the highest average AUROC by
-entropy, of errors and of strangers in equal parts.
+entropy, of errors and of OOD inputs in equal parts.
 
-python -m reproduction.studies.bdk [--device cuda] [--jobs 12] [--seeds 10 11] [--small] [--out results/study-bdk.json]
+python -m reproduction.studies.bdk [--device cuda] [--jobs 12] [--seeds 10 11] [--small] [--record]
 """
 
-import argparse
 import json
 import multiprocessing
 import statistics
 import tempfile
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
+from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,15 @@ import opu
 from opu.environment import environment
 from opu.evaluation import metrics
 from opu.files import rounded, write_json
-from opu.objectives import CrossEntropy, parse
+from opu.measures import named
+from opu.objectives import CrossEntropy
 from opu.prediction import predict_student
 from reproduction.baselines import CategoricalStudent, ConcentrationStudent
-from reproduction.studies.robust_recipe import Bench, bench_here, in_order
+from reproduction.results import in_todays_words
+from reproduction.studies.development import Development, development
+from reproduction.studies.options import study_options
+
+(ENTROPY,) = named("E")
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,7 @@ TRIALS = {
     if change != "80 epochs" or row != "BDK-DIR-SGLD"
 }
 TRIALS |= {
-    ("BDK-DIR-SGLD", "steady kl"): Settings("bdk_dir", objective="clipped_kl"),
+    ("BDK-DIR-SGLD", "clipped kl"): Settings("bdk_dir", objective="clipped_kl"),
     ("BDK-DIR-SGLD", "0.1 kl + 10 mmd"): Settings("bdk_dir", objective="0.1*kl + 10*mmd"),
     ("BDK-SGLD (online)", "as our student"): Settings("bdk_online"),
     ("BDK-SGLD (online)", "noise 0.1"): Settings("bdk_online", noise=0.1),
@@ -70,58 +76,63 @@ TRIALS |= {
 }
 
 
-def trial(name: tuple[str, str], of: tuple[str, int, Path, str, bool], teacher: dict[str, Any]) -> dict[str, Any]:
+@cache
+def development_here(seed: int, folder: Path, device: str, small: bool) -> Development:
+    """The data of a seed, once for each process; teachers lie in the folder."""
+    return development(seed, folder / f"seed{seed}", device, small)
+
+
+def train_teacher(name: str, seed: int, *where: Any) -> None:
+    """Train a teacher, which is kept in the folder."""
+    development_here(seed, *where).models.teacher(name)
+
+
+def trial(name: tuple[str, str], seed: int, folder: Path, device: str, small: bool) -> dict[str, Any]:
     """One baseline, and how it does."""
-    here, settings = bench_here(*of), TRIALS[name]
+    here, settings = development_here(seed, folder, device, small), TRIALS[name]
     here.models.teacher(settings.teacher)  # first, since it seeds for itself
-    torch.manual_seed(1000 + of[1])
-    student = distilled(here, settings, small=of[-1])
+    torch.manual_seed(1000 + seed)
+    student = distilled(here, settings, small)
     inside = predict_student(student, here.fresh)
-    entropy = inside.scores["predictive_entropy"]
+    entropy = inside.scores[ENTROPY]
     wrong = (inside.probabilities.argmax(-1) != here.labels).numpy()
-    found = {}
-    for stranger, x in here.strangers.items():
-        both = np.concatenate([entropy, predict_student(student, x).scores["predictive_entropy"]])
-        found[stranger] = metrics.auroc(both, np.arange(len(both)) >= len(entropy))
+    ood = {}
+    for which, x in here.ood.items():
+        both = np.concatenate([entropy, predict_student(student, x).scores[ENTROPY]])
+        ood[which] = metrics.auroc(both, np.arange(len(both)) >= len(entropy))
     return rounded(
         {
             "row": name[0],
             "change": name[1],
-            "seed": of[1],
+            "seed": seed,
             "commit": environment()["commit"],
             "settings": asdict(settings),
             "accuracy": 100 * float(1 - wrong.mean()),
             "nll": metrics.negative_log_likelihood(inside.probabilities, here.labels),
             "errors": metrics.auroc(entropy, wrong),
-            "strangers": found,
+            "ood": ood,
         }
     )
 
 
-def distilled(here: Bench, settings: Settings, small: bool) -> nn.Module:
+def distilled(here: Development, settings: Settings, small: bool) -> nn.Module:
     """The trained baseline."""
     models = here.models
-    preset = replace(models.scale.preset("robust"), learning_rate=settings.learning_rate)
-    preset = replace(preset, epochs=1 if small else settings.epochs)
+    preset = models.scale.preset("robust")
+    preset = preset.changed(learning_rate=settings.learning_rate, epochs=1 if small else settings.epochs)
     if settings.kind == "bdk_online":
         return models.online_student(preset, settings.noise)
     net = models.started(settings.teacher) if settings.started else models.classifier()
     categorical = settings.kind == "bdk"
     student = CategoricalStudent(net) if categorical else ConcentrationStudent(net)
-    opu.distill(
-        models.teacher(settings.teacher),
-        student,
-        models.domain.x,
-        objective=CrossEntropy() if categorical else parse(settings.objective),
-        num_particles=preset.num_particles,
+    recipe = replace(
+        preset.recipe,
+        objective=CrossEntropy() if categorical else settings.objective,
         augmented_fraction=settings.fraction,
-        epochs=preset.epochs,
-        batch_size=preset.batch_size,
-        learning_rate=preset.learning_rate,
-        held_out=here.calibration,
-        graph=models.device.type == "cuda",
-        progress=False,
+        cuda_graph=models.device.type == "cuda",
     )
+    teacher = models.teacher(settings.teacher)
+    opu.distill(teacher, student, models.domain.x, recipe=recipe, held_out=here.calibration, progress=False)
     return student
 
 
@@ -138,39 +149,35 @@ def chosen(trials: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def _worth(result: dict[str, Any]) -> float:
-    return (result["errors"] + statistics.mean(result["strangers"].values())) / 2
+    return (result["errors"] + statistics.mean(result["ood"].values())) / 2
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Run all trials that are not in the file yet."""
+    parser = study_options(__doc__, "study-bdk.json")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--jobs", type=int, default=1, help="Trials at a time.")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[10, 11], help="Ones that the tables do not use.")
+    parser.add_argument("--jobs", type=int, default=1, help="Number of trials at a time.")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[10, 11], help="Seeds that the tables do not use.")
     parser.add_argument("--rows", nargs="+", help="Only these rows.")
-    parser.add_argument("--small", action="store_true", help="Tries the whole out in minutes.")
-    parser.add_argument("--out", type=Path, default=Path("results/study-bdk.json"))
+    parser.add_argument("--small", action="store_true", help="A small version that takes minutes.")
     options = parser.parse_args()
     # Long ones first, so that nothing waits at the end.
     names = sorted(TRIALS, key=lambda name: (TRIALS[name].kind != "bdk_online", -TRIALS[name].epochs))
     names = [name for name in names if not options.rows or name[0] in options.rows]
-    context = multiprocessing.get_context("spawn")
     # A run that was stopped goes on where it was.
-    trials: list[dict[str, Any]] = json.loads(options.out.read_text())["trials"] if options.out.exists() else []
+    trials: list[dict[str, Any]] = []
+    if options.out.exists():
+        trials = in_todays_words(json.loads(options.out.read_text()))["trials"]
     done = {(t["row"], t["change"], t["seed"]) for t in trials}
+    wanted = [(name, seed) for name, seed in product(names, options.seeds) if (*name, seed) not in done]
+    context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(options.jobs, context) as pool:
-        benches = [
-            (setting, seed, Path(folder), options.device, options.small)
-            for setting in dict.fromkeys(TRIALS[name].teacher for name in names)
-            for seed in options.seeds
-            if any((*name, seed) not in done for name in names if TRIALS[name].teacher == setting)
-        ]
-        wanted = [
-            (name, of)
-            for name in names
-            for of in benches
-            if of[0] == TRIALS[name].teacher and (*name, of[1]) not in done
-        ]
-        for result in in_order(pool, options.jobs, benches, wanted, trial):
+        where = (Path(folder), options.device, options.small)
+        teachers = dict.fromkeys((TRIALS[name].teacher, seed) for name, seed in wanted)
+        for trained in [pool.submit(train_teacher, *teacher, *where) for teacher in teachers]:
+            trained.result()
+        for finished in as_completed([pool.submit(trial, name, seed, *where) for name, seed in wanted]):
+            result = finished.result()
             trials.append(result)
             print({key: result[key] for key in ("row", "change", "accuracy", "errors")}, flush=True)
             trials.sort(key=lambda t: (list(TRIALS).index((t["row"], t["change"])), t["seed"]))

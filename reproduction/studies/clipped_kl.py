@@ -1,10 +1,9 @@
 """What a bound on each input's gradient does to students of logistic regressions; on tables that no experiment evaluates.
 
-python -m reproduction.studies.clipped_kl [--seeds 0 1 2] [--out results/study-steady-kl.json]
+python -m reproduction.studies.clipped_kl [--seeds 0 1 2] [--record]
 """
 
-import argparse
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,9 +16,10 @@ from opu.files import write_json
 from opu.objectives import ClippedKL, ForwardKL, Objective
 from opu.students.links import Sigmoid, bounds_for
 from opu.teachers import GibbsSettings, Teacher, polya_gamma
-from reproduction.studies.tabular_novelty import tables
-from reproduction.tabular import setups
-from reproduction.tabular.students import SOUND
+from reproduction.studies.options import study_options
+from reproduction.studies.tabular_novelty import TABLES
+from reproduction.tabular.setups import Setup, prepare
+from reproduction.tabular.students import STANDARDISED
 
 OBJECTIVES: dict[str, Objective] = {
     "plain": ForwardKL(),
@@ -31,7 +31,7 @@ OBJECTIVES: dict[str, Objective] = {
 
 @torch.no_grad()
 def excess(teacher: Teacher, student: opu.students.Student, x: Tensor) -> float:
-    """Mean KL of the student's answers beyond that of the best Dirichlet for each input."""
+    """Mean KL of the student's predictions beyond that of the best Dirichlet for each input."""
     log_particles = teacher(x, 500)
     mean_log = log_particles.double().mean(0)
     best = opu.maximum_likelihood(log_particles).log_prob(mean_log)
@@ -41,41 +41,32 @@ def excess(teacher: Teacher, student: opu.students.Student, x: Tensor) -> float:
 def one(table: str, seed: int) -> list[dict[str, Any]]:
     """Each objective's student of one teacher."""
     torch.manual_seed(seed)
-    data = setups.prepare(setups.Setup(table, "sound", "standard"), seed)
+    data = prepare(Setup(table, "standardised", "standard"), seed, TABLES[table]())
     teacher = polya_gamma(data.x, data.labels, GibbsSettings(num_samples=500, thinning=10))
-    wider = augment(data.held_out, seed=seed)
+    augmented = augment(data.held_out, seed=seed)
     fitted = opu.maximum_likelihood(teacher(data.x[:500], 200)).log_precision
     runs = []
     for name, objective in OBJECTIVES.items():
         torch.manual_seed(seed)
-        shape = data.x.shape[1], int(data.labels.max()) + 1, SOUND.hidden
+        shape = data.x.shape[1], int(data.labels.max()) + 1, STANDARDISED.hidden
         student = opu.students.mlp(*shape, link=Sigmoid(*bounds_for(fitted))).start_precision_at(float(fitted.median()))
-        opu.distill(
-            teacher,
-            student,
-            data.x,
-            objective=objective,
-            num_particles=SOUND.num_particles,
-            learning_rate=SOUND.learning_rate,
-            held_out=data.held_out,
-            progress=False,
-        )
+        recipe = replace(STANDARDISED.recipe, objective=objective)
+        opu.distill(teacher, student, data.x, recipe=recipe, held_out=data.held_out, progress=False)
         found = {
             "held_out": excess(teacher, student.eval(), data.held_out),
-            "augmented": excess(teacher, student, wider),
+            "augmented": excess(teacher, student, augmented),
         }
         runs.append({"table": table, "seed": seed, "objective": name, **found})
     return runs
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Run every table and seed."""
+    parser = study_options(__doc__, "study-clipped-kl.json")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--out", type=Path, default=Path("results/study-steady-kl.json"))
     options = parser.parse_args()
-    setups.LOADERS |= tables()
     runs: list[dict[str, Any]] = []
-    for table in tables():
+    for table in TABLES:
         for seed in options.seeds:
             runs += one(table, seed)
             print(*runs[-len(OBJECTIVES) :], sep="\n", flush=True)

@@ -1,42 +1,78 @@
-"""Strangers that no table of ours has, made from held-out digits or from nothing, for choosing a recipe by."""
+"""What recipes and baselines are chosen by: held-out digits, and OOD sets that no table has."""
 
 import math
+from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import Tensor
 
+from reproduction.paper import domains
+from reproduction.paper.models import Models
+from reproduction.paper.reproduce import FULL, QUICK, QUICK_SIZES
 
-def strangers(ordinary: Tensor, *, digits: bool, seed: int) -> dict[str, Tensor]:
-    """By name, images of 28 x 28 in [-1, 1].
+
+@dataclass(frozen=True)
+class Development:
+    """MNIST for choosing by. Of the held-out digits one half calibrates, and the other, ``fresh``, is judged by."""
+
+    models: Models
+    calibration: Tensor
+    fresh: Tensor
+    labels: Tensor
+    ood: dict[str, Tensor]
+
+
+def development(seed: int, folder: Path, device: str, small: bool) -> Development:
+    """The same for every process.
 
     Args:
-        ordinary: Held-out inputs, some of which are turned and cut.
-        digits: Whether other people's digits, coarser ones, are strangers here too.
-        seed: Of cuts and gratings.
+        seed: Seed of the models and of the OOD sets.
+        folder: Folder in which trained teachers are kept.
+        device: ``cpu`` or ``cuda``.
+        small: A small version that takes minutes.
     """
-    source = torch.Generator().manual_seed(seed)
-    sets = {
-        "turned": torch.rot90(ordinary, 1, (-2, -1)),
-        "halves": halves(ordinary, source),
-        "inverted": -ordinary,
-        "gratings": gratings(len(ordinary), source),
+    domain, scale = domains.mnist(), FULL["mnist"]
+    if small:
+        domain, scale = domain.small(*QUICK_SIZES["mnist"]), QUICK["mnist"]
+    half, where = len(domain.held_out) // 2, torch.device(device)
+    ood = {name: x.to(where) for name, x in ood_sets(domain.held_out[half:], seed=seed).items()}
+    domain = domain.to(where)
+    models = Models(domain, scale, seed, folder, where, progress=False)
+    labels = domain.held_out_labels[half:].cpu()
+    return Development(models, domain.held_out[:half], domain.held_out[half:], labels, ood)
+
+
+def ood_sets(x: Tensor, *, seed: int) -> dict[str, Tensor]:
+    """OOD sets by name, images of 28 x 28 in [-1, 1].
+
+    Args:
+        x: In-distribution digits, which are turned, cut and inverted.
+        seed: Seed of cuts and gratings.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        "coarse digits": coarse_digits(),
+        "turned": torch.rot90(x, 1, (-2, -1)),
+        "halves": halves(x, generator),
+        "inverted": -x,
+        "gratings": gratings(len(x), generator),
     }
-    return {"coarse digits": coarse_digits(), **sets} if digits else sets
 
 
-def halves(x: Tensor, source: torch.Generator) -> Tensor:
+def halves(x: Tensor, generator: torch.Generator) -> Tensor:
     """The upper half of one image over the lower half of another."""
-    other = x[torch.randperm(len(x), generator=source)]
+    other = x[torch.randperm(len(x), generator=generator)]
     middle = x.shape[-2] // 2
     return torch.cat([x[..., :middle, :], other[..., middle:, :]], -2)
 
 
-def gratings(count: int, source: torch.Generator) -> Tensor:
-    """Plane random_features of any direction, 1 to 7 periods across the image."""
-    angle, phase = (2 * math.pi * torch.rand(2, count, 1, 1, generator=source)).unbind(0)
-    periods = 1 + 6 * torch.rand(count, 1, 1, generator=source)
+def gratings(count: int, generator: torch.Generator) -> Tensor:
+    """Sine gratings of any direction, 1 to 7 periods across the image."""
+    angle, phase = (2 * math.pi * torch.rand(2, count, 1, 1, generator=generator)).unbind(0)
+    periods = 1 + 6 * torch.rand(count, 1, 1, generator=generator)
     place = torch.linspace(0, 1, 28)
     along = angle.cos() * place.view(1, 1, 28) + angle.sin() * place.view(1, 28, 1)
     return torch.sin(2 * math.pi * periods * along + phase)

@@ -1,10 +1,9 @@
 """What the first steps of a distillation do to a mean network that starts from its teacher's averaged weights.
 
-python -m reproduction.studies.first_steps [--seeds 0 1 2] [--out results/study-first-steps.json]
+python -m reproduction.studies.first_steps [--seeds 0 1 2] [--record]
 """
 
-import argparse
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +15,8 @@ from opu.files import write_json
 from opu.teachers import Chain, LangevinSettings, MCDropout, Teacher, WeightSamples
 from reproduction.paper import classifiers
 from reproduction.paper.domains import Domain, emnist, mnist
-from reproduction.paper.presets import PRESETS, objective
+from reproduction.paper.presets import PRESETS
+from reproduction.studies.options import study_options
 
 STEPS = 40
 PARTICLES = 32
@@ -64,22 +64,9 @@ def watch(
             trace.append(_state(student, domain))
         return seen(x, num_particles)
 
-    opu.distill(
-        noting,
-        student,
-        domain.x[: STEPS * preset.batch_size],
-        objective=objective(preset_name, divergence, "mc_dropout"),
-        num_particles=PARTICLES,
-        augment=None,
-        epochs=1,
-        batch_size=preset.batch_size,
-        learning_rate=preset.learning_rate,
-        optimizer=preset.optimizer if preset.sgd else None,
-        schedule="constant",
-        updates=preset.updates,
-        held_out=0,
-        progress=False,
-    )
+    objective = preset.objective(divergence, "mc_dropout")
+    recipe = replace(preset.recipe, objective=objective, num_particles=PARTICLES, epochs=1, schedule="constant")
+    opu.distill(noting, student, domain.x[: STEPS * recipe.batch_size], recipe=recipe, held_out=0, progress=False)
     return [*trace, _state(student, domain)]
 
 
@@ -92,9 +79,9 @@ def _state(student: nn.Module, domain: Domain) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Watch every case."""
+    parser = study_options(__doc__, "study-first-steps.json")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--out", type=Path, default=Path("results/study-first-steps.json"))
     options = parser.parse_args()
     torch.manual_seed(0)
     digits, characters = mnist(), emnist()

@@ -1,15 +1,13 @@
 """Which objective suits many classes: a linear posterior over 1,000 drawn classes, and what each student makes of it.
 
-python -m reproduction.studies.many_classes [--classes 1000] [--steps 1500 6000] [--objectives ...] [--device cuda] [--out ...]
+python -m reproduction.studies.many_classes [--classes 1000] [--steps 1500 6000] [--objectives ...] [--device cuda] [--record]
 """
 
-import argparse
 import itertools
 import multiprocessing
 import time
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,10 +16,12 @@ from torch import Tensor
 
 import opu
 from opu import measures
+from opu.distributions.dirichlet import Dirichlet, kl_divergence
 from opu.environment import environment
 from opu.files import write_json
+from opu.objectives import BaseObjective
 from opu.students.links import Softsign, bounds_for
-from reproduction.studies.robust_variations import objective
+from reproduction.studies.options import study_options
 
 NUM_FEATURES, NUM_INPUTS, NUM_TEST, NUM_SAMPLES, BATCH = 32, 20_000, 1000, 64, 128
 OBJECTIVES = (
@@ -54,6 +54,21 @@ class Linear:
         return (weights @ x.T - 0.5 * weights.square().sum(-1, keepdim=True)).mT.log_softmax(-1)
 
 
+class Proxy(BaseObjective):
+    """Reverse KL to a Dirichlet with the teacher's mean and a precision from its spread (Ryabinin et al., 2021)."""
+
+    def __call__(self, x: Tensor, log_particles: Tensor, q: Dirichlet) -> Tensor:
+        """One value per input."""
+        particles = log_particles.double()
+        mean = particles.exp().mean(0)
+        spread = (mean * (mean.clamp(min=1e-300).log() - particles.mean(0))).sum(-1).clamp(min=1e-6)
+        precision = (mean.shape[-1] - 1) / (2 * spread)
+        # One is added to every concentration of the target and, so that both can agree, of the student.
+        target = Dirichlet.from_log_concentration((mean * precision[:, None] + 1).log())
+        ours = Dirichlet.from_log_concentration((q.log_concentration().exp() + 1).log())
+        return kl_divergence(ours, target).to(q.mean.dtype)
+
+
 def run(name: str, num_steps: int, num_classes: int, device: str) -> dict[str, Any]:
     """One student, and how near it is on fresh inputs and on inputs that are further out."""
     torch.set_num_threads(1)
@@ -65,18 +80,14 @@ def run(name: str, num_steps: int, num_classes: int, device: str) -> dict[str, A
     student = opu.students.mlp(NUM_FEATURES, num_classes, (256, 256), link=Softsign(*bounds_for(fitted))).to(device)
     student.start_precision_at(float(fitted.median()))
     began = time.perf_counter()
-    opu.distill(
-        teacher,
-        student,
-        x,
-        objective=objective(name),
+    recipe = opu.Recipe(
+        objective=Proxy() if name == "proxy" else name,
         num_particles=16,
         batch_size=BATCH,
         epochs=max(1, num_steps // (len(x) // BATCH)),
-        held_out=0.02,
-        graph=device == "cuda",
-        progress=False,
+        cuda_graph=device == "cuda",
     )
+    opu.distill(teacher, student, x, recipe=recipe, held_out=0.02, progress=False)
     seconds = time.perf_counter() - began
     result: dict[str, Any] = {"objective": name, "steps": num_steps, "seconds": round(seconds, 1)}
     with torch.no_grad():
@@ -97,8 +108,8 @@ def pointwise(num_classes: int, device: str) -> dict[str, Any]:
     return result
 
 
-def beside(q: opu.Dirichlet, particles: Tensor) -> dict[str, Any]:
-    """How near answers are to the teacher's particles."""
+def beside(q: Dirichlet, particles: Tensor) -> dict[str, Any]:
+    """How near predictions are to the teacher's particles."""
     mean = measures.mean(particles)
     ranks = {
         name: float(spearmanr(measure(particles).cpu(), measure(q).cpu()).statistic)
@@ -113,13 +124,13 @@ def beside(q: opu.Dirichlet, particles: Tensor) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Run every objective for every number of steps."""
+    parser = study_options(__doc__, "study-many-classes.json")
     parser.add_argument("--classes", type=int, default=1000)
     parser.add_argument("--steps", type=int, nargs="+", default=[1500, 6000])
     parser.add_argument("--objectives", nargs="+", default=OBJECTIVES)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path("results/study-many-classes.json"))
     options = parser.parse_args()
     runs = [pointwise(options.classes, options.device)]
     trial = partial(run, num_classes=options.classes, device=options.device)

@@ -1,9 +1,8 @@
 """A thin student on few digits: 8,000 of MNIST, 128 units, a few hundred steps. Where it keeps up, and where it does not.
 
-python -m reproduction.studies.mnist_small [--seeds 0 1 2] [--out results/study-mnist-small.json]
+python -m reproduction.studies.mnist_small [--seeds 0 1 2] [--record]
 """
 
-import argparse
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,11 @@ from opu.environment import environment
 from opu.evaluation.compare import compare
 from opu.files import write_json
 from reproduction.data import images
+from reproduction.studies.options import study_options
 
 
 def train_teacher(x: Tensor, labels: Tensor) -> nn.Module:
+    """A small network with dropout."""
     first = [nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Dropout(0.5)]
     net = nn.Sequential(*first, nn.Linear(128, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, 10))
     optimizer = torch.optim.Adam(net.parameters(), 1e-3)
@@ -30,19 +31,16 @@ def train_teacher(x: Tensor, labels: Tensor) -> nn.Module:
 
 
 def run(folder: Path | None, seed: int) -> dict[str, Any]:
-    """All metrics of one seed, and the share of fresh digits with a novelty p-value below 5 %."""
+    """All metrics of one seed, and the percentage of fresh digits with a novelty p-value below 5 %."""
     torch.manual_seed(seed)
     inside, fresh = images.mnist("train", folder), images.mnist("test", folder)
     train, labels = inside.images[:8000], inside.labels[:8000]
     held_out, test, test_labels = fresh.images[:1000], fresh.images[1000:3000], fresh.labels[1000:3000]
     teacher = opu.teachers.MCDropout(train_teacher(train, labels), consistent=True)
     student = opu.students.mlp(784, 10, (128, 128)).start_mean_from(teacher)
-    opu.distill(teacher, student, train, held_out=held_out, epochs=8, num_particles=16, progress=False)
-    ood = {
-        "inverted": -test,
-        "shifted": images.shifted(test),
-        "noise": torch.rand_like(test) * 2 - 1,
-    }
+    recipe = opu.Recipe(epochs=8, num_particles=16, start_from_teacher=False)
+    opu.distill(teacher, student, train, recipe=recipe, held_out=held_out, progress=False)
+    ood = {"inverted": -test, "shifted": images.shifted(test), "noise": torch.rand_like(test) * 2 - 1}
     result, _ = compare(student, teacher, test, test_labels, ood, held_out, num_particles=100)
     with torch.no_grad():
         p_values = student.novelty.p_value(student(test))
@@ -50,9 +48,9 @@ def run(folder: Path | None, seed: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Run every seed."""
+    parser = study_options(__doc__, "study-mnist-small.json")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--out", type=Path, default=Path("results/study-mnist-small.json"))
     options = parser.parse_args()
     runs = [run(None, seed) for seed in options.seeds]
     write_json(options.out, {"runs": runs, "environment": environment()})

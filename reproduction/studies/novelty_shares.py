@@ -1,18 +1,17 @@
 """Which share of novelty's false alarms should C get? AUROC of finding a held-out digit, for several shares.
 
 The demo is evaluated with the digit 9 held out, so the 9 takes no part here at all: each run leaves out one other digit
-and trains on the remaining eight. Far strangers are not looked at.
+and trains on the remaining eight. Far OOD inputs are not looked at.
 
-python -m reproduction.studies.novelty_shares [--held-out 1 3 5 8] [--out results/study-novelty-shares.json]
+python -m reproduction.studies.novelty_shares [--held-out 1 3 5 8] [--record]
 """
 
-import argparse
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
 import opu
@@ -22,14 +21,17 @@ from opu.environment import environment
 from opu.evaluation import metrics
 from opu.evaluation.compare import TEACHER_MEASURES
 from opu.files import write_json
+from opu.measures import named
 from opu.novelty import negative_log_p
-from opu.prediction import predict_student, predict_teacher
+from opu.prediction import Scores, predict_student, predict_teacher
+from reproduction.studies.options import study_options
 
 EVALUATED_CLASS = 9
 SHARES = {"1/2": 0.5, "1/4": 0.25, "1/10": 0.1, "1/20": 0.05}
 
 
 def development_digits(seed: int, held_out: int) -> Digits:
+    """The demo's digits without the 9, one of the others held out."""
     source, bunch = np.random.default_rng(seed), load_digits()
     images = torch.tensor(bunch.images / 8 - 1, dtype=torch.float32).unsqueeze(1)
     classes = [c for c in range(10) if c not in (held_out, EVALUATED_CLASS)]
@@ -38,30 +40,31 @@ def development_digits(seed: int, held_out: int) -> Digits:
     source.shuffle(inside)
     first, second = int(0.5 * len(inside)), int(0.7 * len(inside))
     train, calibration, test = (torch.from_numpy(part) for part in np.split(inside, [first, second]))
-    strangers = images[torch.from_numpy(bunch.target == held_out)]
-    return Digits(
-        images[train], labels[train], images[calibration], images[test], labels[test], {"held_out": strangers}
-    )
+    ood = {"held_out": images[torch.from_numpy(bunch.target == held_out)]}
+    return Digits(images[train], labels[train], images[calibration], images[test], labels[test], ood)
+
+
+def both(inside_and_outside: list[Scores], measure: str) -> NDArray[np.float64]:
+    """One measure of the test inputs and then of the OOD inputs."""
+    return np.concatenate([scores[measure] for scores in inside_and_outside])
 
 
 def run(held_out: int, seed: int) -> dict[str, Any]:
+    """One held-out digit: the teacher's best measure, the student's E and C, and N for each share."""
     torch.manual_seed(seed)
     digits, settings = development_digits(seed, held_out), Settings()
     teacher = opu.teachers.MCDropout(train_teacher(digits, settings, num_classes=8), consistent=True)
     student = distil_student(teacher, digits, settings, num_classes=8)
-    strangers = digits.ood["held_out"]
-    positive = np.repeat([0, 1], [len(digits.test), len(strangers)])
-    theirs = [predict_teacher(teacher, x, 500).scores for x in (digits.test, strangers)]
-    ours = [predict_student(student, x).scores for x in (digits.test, strangers)]
-
-    def both(answers: list[Any], measure: str) -> Any:
-        return np.concatenate([answer[measure] for answer in answers])
-
-    entropy, precision = both(ours, "predictive_entropy"), both(ours, "negative_log_precision")
-    of_entropy = negative_log_p(torch.from_numpy(entropy), student.novelty.entropy).numpy()
-    of_precision = negative_log_p(torch.from_numpy(precision), student.novelty.dispersion).numpy()
+    sets = digits.test, digits.ood["held_out"]
+    positive = np.repeat([0, 1], [len(x) for x in sets])
+    theirs = [predict_teacher(teacher, x, 500).scores for x in sets]
+    ours = [predict_student(student, x).scores for x in sets]
+    entropy, precision = (both(ours, measure) for measure in named("E", "C"))
+    assert student.novelty is not None
+    from_entropy = negative_log_p(torch.from_numpy(entropy), student.novelty.entropy).numpy()
+    from_precision = negative_log_p(torch.from_numpy(precision), student.novelty.dispersion).numpy()
     novelty = {
-        name: metrics.auroc(np.maximum(of_entropy, of_precision - math.log((1 - share) / share)), positive)
+        name: metrics.auroc(np.maximum(from_entropy, from_precision - math.log((1 - share) / share)), positive)
         for name, share in SHARES.items()
     }
     return {
@@ -75,8 +78,8 @@ def run(held_out: int, seed: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("results/study-novelty-shares.json"))
+    """Run every digit with two seeds."""
+    parser = study_options(__doc__, "study-novelty-shares.json")
     parser.add_argument("--held-out", type=int, nargs="+", default=[1, 3, 5, 8])
     options = parser.parse_args()
     runs = []

@@ -1,9 +1,8 @@
 """How long one seed of all MNIST rows takes, alone on a machine: the whole of `opu reproduce mnist`, row by row.
 
-python -m reproduction.studies.one_seed [--device cuda] [--seed 5] [--rows TEXT ...] [--out results/mnist-one-seed.json]
+python -m reproduction.studies.one_seed [--device cuda] [--seed 5] [--rows TEXT ...] [--record]
 """
 
-import argparse
 import tempfile
 import time
 from pathlib import Path
@@ -11,16 +10,15 @@ from pathlib import Path
 from opu.environment import environment
 from opu.files import write_json
 from reproduction.paper.reproduce import reproduce
+from reproduction.studies.options import study_options
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Run the table in a folder that is thrown away, and keep the times."""
+    parser = study_options(__doc__, "mnist-one-seed.json")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seed", type=int, default=5)
-    parser.add_argument(
-        "--rows", nargs="+", help="Only rows with one of these texts in their name, such as added ones."
-    )
-    parser.add_argument("--out", type=Path, default=Path("results/mnist-one-seed.json"))
+    parser.add_argument("--rows", nargs="+", help="Only rows whose name contains one of these texts.")
     options = parser.parse_args()
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:

@@ -1,11 +1,9 @@
 """Settings of the prior-network baseline, judged on held-out digits alone; no evaluated set is seen.
 
-python -m reproduction.studies.prior_network [--device cuda] [--seeds 0 1 2] [--epochs 12] [--out results/study-prior-network.json]
+python -m reproduction.studies.prior_network [--device cuda] [--seeds 0 1 2] [--epochs 12] [--record]
 """
 
-import argparse
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,12 +13,15 @@ from torch import nn
 from opu.environment import environment
 from opu.evaluation import metrics
 from opu.files import write_json
+from opu.measures import named
 from opu.prediction import predict_student
 from reproduction.baselines import FactorNoise
 from reproduction.paper import classifiers
 from reproduction.paper.domains import Domain, mnist
 from reproduction.paper.prior_networks import PriorNetworkSettings, train_prior_network
+from reproduction.studies.options import study_options
 
+(ENTROPY,) = named("E")
 _CHOSEN = PriorNetworkSettings()
 GRID = {
     "mlp": [
@@ -34,14 +35,14 @@ GRID = {
 
 
 def judge(name: str, settings: PriorNetworkSettings, domain: Domain, seed: int) -> dict[str, Any]:
-    """Accuracy, and AUROC of the entropy for errors and for fresh strangers of the kind seen in training."""
+    """Accuracy, and AUROC of the entropy for errors and for fresh OOD inputs of the kind seen in training."""
     torch.manual_seed(seed)
     net: nn.Module = (classifiers.vgg if name == "vgg" else classifiers.mlp)(10).to(domain.x.device)
     student = train_prior_network(net, domain.x, domain.labels, settings)
     inside = predict_student(student, domain.held_out)
     outside = predict_student(student, FactorNoise.fit(domain.x).like(domain.held_out))
-    entropy = inside.scores["predictive_entropy"]
-    both = np.concatenate([entropy, outside.scores["predictive_entropy"]])
+    entropy = inside.scores[ENTROPY]
+    both = np.concatenate([entropy, outside.scores[ENTROPY]])
     wrong = (inside.probabilities.argmax(-1) != domain.held_out_labels.cpu()).numpy()
     return {
         "seed": seed,
@@ -52,12 +53,12 @@ def judge(name: str, settings: PriorNetworkSettings, domain: Domain, seed: int) 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Run every setting and seed."""
+    parser = study_options(__doc__, "study-prior-network.json")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--epochs", type=int, default=_CHOSEN.epochs)
     parser.add_argument("--networks", nargs="+", default=list(GRID))
-    parser.add_argument("--out", type=Path, default=Path("results/study-prior-network.json"))
     options = parser.parse_args()
     domain = mnist().to(torch.device(options.device))
     trials: list[dict[str, Any]] = []

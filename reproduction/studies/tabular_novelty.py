@@ -1,11 +1,9 @@
 """Which measures should make up the novelty of rows of a table? Judged on tables that no experiment evaluates.
 
-python -m reproduction.studies.tabular_novelty [--seeds 0 1 2] [--teachers polya-gamma gp] [--out results/study-tabular-novelty.json]
+python -m reproduction.studies.tabular_novelty [--seeds 0 1 2] [--teachers polya-gamma gp] [--record]
 """
 
-import argparse
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,56 +22,56 @@ from opu.novelty import negative_log_p
 from opu.prediction import predict_teacher
 from opu.teachers import GibbsSettings, SGPMCSettings, Teacher, polya_gamma, sgpmc
 from reproduction.data.tables import Table
-from reproduction.tabular import setups
-from reproduction.tabular.students import SOUND, distil
+from reproduction.studies.options import study_options
+from reproduction.tabular.setups import Setup, prepare
+from reproduction.tabular.students import STANDARDISED, distil
 
 Scores = dict[str, Tensor]
+MEASURES = measures.named("E", "P", "C", "MI")
 
 
-def tables() -> dict[str, Callable[[], Table]]:
-    """Two tables that come with scikit-learn and two that are drawn: with normal columns, and with long tails."""
+def _loaded(name: str, read: Callable[..., Any]) -> Callable[[], Table]:
+    def load() -> Table:
+        x, labels = read(return_X_y=True)
+        return Table(name, np.asarray(x, np.float64), np.asarray(labels, np.int64))
 
-    def loaded(name: str, read: Callable[..., Any]) -> Callable[[], Table]:
-        def load() -> Table:
-            x, labels = read(return_X_y=True)
-            return Table(name, np.asarray(x, np.float64), np.asarray(labels, np.int64))
+    return load
 
-        return load
 
-    def drawn(name: str, seed: int, tails: bool) -> Callable[[], Table]:
-        def load() -> Table:
-            x, labels = datasets.make_classification(
-                2000, 20, n_informative=8, n_clusters_per_class=3, flip_y=0.08, class_sep=1.2, random_state=seed
-            )
-            return Table(name, np.exp(x / 2) if tails else x, labels.astype(np.int64))
+def _drawn(name: str, seed: int, tails: bool) -> Callable[[], Table]:
+    def load() -> Table:
+        x, labels = datasets.make_classification(
+            2000, 20, n_informative=8, n_clusters_per_class=3, flip_y=0.08, class_sep=1.2, random_state=seed
+        )
+        return Table(name, np.exp(x / 2) if tails else x, labels.astype(np.int64))
 
-        return load
+    return load
 
-    return {
-        "breast cancer": loaded("breast cancer", datasets.load_breast_cancer),
-        "wine": loaded("wine", datasets.load_wine),
-        "drawn": drawn("drawn", 1, tails=False),
-        "drawn, long tails": drawn("drawn, long tails", 2, tails=True),
-    }
+
+# Two tables that come with scikit-learn and two that are drawn: with normal columns, and with long tails.
+TABLES = {
+    "breast cancer": _loaded("breast cancer", datasets.load_breast_cancer),
+    "wine": _loaded("wine", datasets.load_wine),
+    "drawn": _drawn("drawn", 1, tails=False),
+    "drawn, long tails": _drawn("drawn, long tails", 2, tails=True),
+}
 
 
 def scores(q: Dirichlet) -> Scores:
     """The measures that may take part."""
-    names = ("predictive_entropy", "least_confidence", "mutual_information", "negative_log_precision")
-    found = {name: value.double() for name, value in measures.all_measures(q).items() if name in names}
-    # How far the log-odds spread: what a linear model's doubt is, whatever its mean says.
-    found["log_odds_spread"] = torch.special.polygamma(1, q.concentration.double()).sum(-1).log()
+    found = {name: measures.MEASURES[name](q).double() for name in MEASURES}
+    # How far the log-odds spread: the uncertainty of a linear model, whatever its mean says.
+    spread = torch.special.polygamma(1, q.concentration.double())
+    found["log_odds_spread"] = spread.sum(-1).log()
     found["negative_mean_log_concentration"] = -q.log_concentration().mean(-1)
-    found["log_odds_volume"] = torch.special.polygamma(1, q.concentration.double()).log().mean(-1)
+    found["log_odds_volume"] = spread.log().mean(-1)
     return found
 
 
-def rules(ordinary: Scores, seen: Scores) -> Scores:
-    """Candidate scores, from the negative_log_p of each measure among ordinary rows."""
-    r = {name: negative_log_p(seen[name], ordinary[name].sort().values) for name in seen}
-    e, c, mi, v = (
-        r[name] for name in ("predictive_entropy", "negative_log_precision", "mutual_information", "log_odds_spread")
-    )
+def rules(calibration: Scores, seen: Scores) -> Scores:
+    """Candidate scores, from -log p of each measure among calibration rows."""
+    r = {name: negative_log_p(seen[name], calibration[name].sort().values) for name in seen}
+    e, c, mi, v = (r[name] for name in (*measures.named("E", "C", "MI"), "log_odds_spread"))
     handicap = np.log(9)
     return {
         **{f"student {name}": value for name, value in seen.items()},
@@ -104,30 +102,26 @@ def rules(ordinary: Scores, seen: Scores) -> Scores:
 
 
 def one(table: str, kind: str, seed: int) -> dict[str, Any]:
-    """AUROC of each candidate on each set of strangers, beside the teacher's measures."""
+    """AUROC of each candidate on each OOD set, beside the teacher's measures."""
     torch.manual_seed(seed)
-    setup = setups.Setup(table, "sound", "standard")
-    data = setups.prepare(setup, seed)
+    data = prepare(Setup(table, "standardised", "standard"), seed, TABLES[table]())
     teacher: Teacher
     if kind == "polya-gamma":
         teacher = polya_gamma(data.x, data.labels, GibbsSettings(num_samples=500, thinning=10))
     else:
         teacher = sgpmc(data.x, data.labels, SGPMCSettings(num_samples=300))
-    student = distil(SOUND, teacher, data)
+    student = distil(STANDARDISED, teacher, data)
+    sets = {}
     with torch.no_grad():
-        ordinary, inside = (
-            scores(student(data.held_out)),
-            rules(scores(student(data.held_out)), scores(student(data.test))),
-        )
-        answers = predict_teacher(teacher, data.test, 300)
-        answer = {"table": table, "teacher": kind, "seed": seed, "sets": {}}
+        calibration = scores(student(data.held_out))
+        inside = rules(calibration, scores(student(data.test)))
+        theirs_inside = predict_teacher(teacher, data.test, 300).scores
         for name, x in data.ood.items():
-            outside = rules(ordinary, scores(student(x)))
+            outside = rules(calibration, scores(student(x)))
             theirs = predict_teacher(teacher, x, 300).scores
             found = {rule: _auroc(inside[rule].numpy(), outside[rule].numpy()) for rule in inside}
-            found |= {f"teacher {m}": _auroc(answers.scores[m], theirs[m]) for m in TEACHER_MEASURES}
-            answer["sets"][name] = found
-    return answer
+            sets[name] = found | {f"teacher {m}": _auroc(theirs_inside[m], theirs[m]) for m in TEACHER_MEASURES}
+    return {"table": table, "teacher": kind, "seed": seed, "sets": sets}
 
 
 def _auroc(inside: NDArray[np.float64], outside: NDArray[np.float64]) -> float:
@@ -136,13 +130,12 @@ def _auroc(inside: NDArray[np.float64], outside: NDArray[np.float64]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Run every teacher, table and seed."""
+    parser = study_options(__doc__, "study-tabular-novelty.json")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--teachers", nargs="+", default=["polya-gamma", "gp"])
-    parser.add_argument("--tables", nargs="+", default=list(tables()))
-    parser.add_argument("--out", type=Path, default=Path("results/study-tabular-novelty.json"))
+    parser.add_argument("--tables", nargs="+", default=list(TABLES))
     options = parser.parse_args()
-    setups.LOADERS |= tables()
     runs = []
     for kind in options.teachers:
         for table in options.tables:

@@ -20,8 +20,7 @@ from opu.devices import choose_device
 from opu.distillation.run_folder import make_folder
 from opu.environment import environment
 from opu.evaluation.compare import trivial_detection
-from opu.files import rounded, write_json
-from reproduction.settings import check_settings
+from opu.files import plain, rounded, write_json
 from reproduction.tabular import models
 from reproduction.tabular.setups import SETUPS, Prepared, Setup, prepare
 from reproduction.tabular.students import plans
@@ -75,11 +74,15 @@ def _all(
         for setup, seed in todo:
             yield setup, seed, _one(table, setup, seed, folder, where)
         return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_prepare_worker) as pool:
+    with worker_pool(workers) as pool:
         running = {pool.submit(_one, table, setup, seed, folder, where): (setup, seed) for setup, seed in todo}
         for done in as_completed(running):
             yield *running[done], done.result()
+
+
+def worker_pool(workers: int) -> ProcessPoolExecutor:
+    """Processes with one thread each, which end when this process does, however it ends."""
+    return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _prepare_worker)
 
 
 def _prepare_worker() -> None:
@@ -135,13 +138,10 @@ def _there(folder: Path, table: str, setup: Setup, seed: int) -> bool:
     if not path.exists():
         return False
     old = json.loads(path.read_text())
-    students = [f"OPU-{TEACHER[table]}{added}" for added in plans(table, setup)]
-    before = {"setup": old["setup"], "plans": {name: old["rows"].get(name, {}).get("plan") for name in students}}
-    now = {"setup": asdict(setup), "plans": dict(zip(students, map(asdict, plans(table, setup).values()), strict=True))}
-    try:
-        check_settings(before, rounded(now))
-    except ValueError as error:
-        raise ValueError(f"{path} was made with other settings: {error}") from error
+    wanted = {f"OPU-{TEACHER[table]}{added}": asdict(plan) for added, plan in plans(table, setup).items()}
+    made = {name: old["rows"].get(name, {}).get("plan") for name in wanted}
+    if (old["setup"], made) != (plain(rounded(asdict(setup))), plain(rounded(wanted))):
+        raise ValueError(f"{path} was made with other settings; choose another --out, or delete that file.")
     return True
 
 

@@ -20,10 +20,10 @@ CLUSTERS = 8
 
 @dataclass(frozen=True)
 class Setup:
-    """One data set prepared in one way.
+    """One data set with one preparation.
 
-    The paper divides columns by their length and leaves intercept, prior and the units of its OOD inputs open. For logistic
-    regression its numbers do not appear that way. The preset ``paper`` is what came closest to them in a search, and
+    The paper divides columns by their length and leaves intercept, prior and the units of its OOD inputs open. We did not get
+    its numbers for logistic regression with that scaling. The preset ``paper`` is what came closest to them in a search, and
     differs between its two tables; ``standardised`` is what we would do.
 
     Attributes:

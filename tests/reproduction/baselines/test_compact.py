@@ -84,7 +84,7 @@ def pool_of(num_samples):
     return LogisticSamples(0.5 * torch.randn(num_samples, 2, 4) + 1, torch.randn(num_samples, 2))
 
 
-def test_the_answer_is_a_teacher_whose_average_is_the_pools():
+def test_it_is_a_teacher_whose_average_is_the_pools():
     pool, x = pool_of(400), torch.randn(60, 4)
     small = compact_approximation(pool, x, group_size=20, num_groups=3000)
     assert small.num_samples == 20

@@ -2,27 +2,26 @@
 
 import io
 import json
-import os
-import signal
 import subprocess
 import sys
 import textwrap
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
-from reproduction.paper.table import show
 from rich.console import Console
 
 from opu.cli import main
-from opu.distillation.diagnosis import Diverged
-from opu.teachers import LangevinSettings
+from opu.distillation import Diverged
+from opu.teachers import LangevinSettings, as_teacher
 from reproduction.paper import reproduce as module
 from reproduction.paper.domains import Domain, held_out_classes
 from reproduction.paper.models import Models, Scale
 from reproduction.paper.presets import PRESETS
 from reproduction.paper.reproduce import reproduce
+from reproduction.paper.summary import show
 
 TINY = Scale(
     "quick",
@@ -79,7 +78,7 @@ def test_every_row_of_table_1_can_be_run(tmp_path):
 
 
 @pytest.mark.usefixtures("_tiny")
-def test_held_out_classes_are_strangers_and_turn_with_the_seed(tmp_path):
+def test_held_out_classes_are_the_ood_set_and_turn_with_the_seed(tmp_path):
     rows = ["MCDP-KL", "BDK-MCDP", "DPN (MLP)"]
     records, _ = reproduce("mnist-held-out", tmp_path, seeds=[1, 4], rows=rows, quick=True)
     assert [record["domain"] for record in records] == ["mnist-without-1-mod-5", "mnist-without-4-mod-5"]
@@ -155,7 +154,7 @@ def test_a_row_whose_settings_changed_is_not_taken_for_done(tmp_path):
     kept = json.loads(path.read_text())
     kept["row"]["kind"] = "dpn_mlp_errors"
     path.write_text(json.dumps(kept))
-    with pytest.raises(ValueError, match="the same row of other settings"):
+    with pytest.raises(ValueError, match="the same row with other settings"):
         reproduce("mnist", tmp_path, seeds=[0], rows=["DPN (MLP)"], quick=True)
 
 
@@ -177,21 +176,20 @@ def test_rows_of_an_earlier_run_stay_in_the_record(tmp_path):
 
 
 @pytest.mark.usefixtures("_tiny")
-def test_results_of_other_settings_are_not_mixed(tmp_path, monkeypatch):
-    reproduce("mnist", tmp_path, seeds=[0], rows=["DPN (MLP)"], quick=True)
+def test_settings_may_be_added_but_results_of_other_settings_are_not_mixed(tmp_path, monkeypatch):
+    def again():
+        reproduce("mnist", tmp_path, seeds=[0], rows=["DPN (MLP)"], quick=True)
+
+    again()
+    monkeypatch.setitem(PRESETS, "new", PRESETS["paper"].changed(epochs=3))
+    again()
+    monkeypatch.setitem(PRESETS, "new", PRESETS["paper"].changed(epochs=4))
+    with pytest.raises(ValueError, match=r"presets\.new\.recipe\.epochs was 3 and is 4 now"):
+        again()
+    monkeypatch.setitem(PRESETS, "new", PRESETS["paper"].changed(epochs=3))
     monkeypatch.setitem(module.QUICK, "mnist", replace(TINY, prior_network_epochs=2))
-    with pytest.raises(ValueError, match="holds results of other settings"):
-        reproduce("mnist", tmp_path, seeds=[0], rows=["DPN (MLP)"], quick=True)
-
-
-@pytest.mark.usefixtures("_tiny")
-def test_a_preset_may_be_added_but_not_changed(tmp_path, monkeypatch):
-    reproduce("mnist", tmp_path, seeds=[0], rows=["DPN (MLP)"], quick=True)
-    monkeypatch.setitem(PRESETS, "new", replace(PRESETS["paper"], epochs=3))
-    reproduce("mnist", tmp_path, seeds=[0], rows=["DPN (MLP)"], quick=True)
-    monkeypatch.setitem(PRESETS, "new", replace(PRESETS["paper"], epochs=4))
-    with pytest.raises(ValueError, match="holds results of other settings"):
-        reproduce("mnist", tmp_path, seeds=[0], rows=["DPN (MLP)"], quick=True)
+    with pytest.raises(ValueError, match=r"scale\.prior_network_epochs was 1 and is 2 now"):
+        again()
 
 
 @pytest.mark.usefixtures("_tiny")
@@ -228,7 +226,7 @@ def test_a_teacher_that_was_kept_is_the_one_that_goes_on(tmp_path):
     domain = tiny_domain()
     models = [Models(domain, TINY, 0, tmp_path, torch.device("cpu"), progress=False) for _ in range(2)]
     for name in ("mc_dropout", "sgld"):
-        first, second = (each.teacher(name).average_weights() for each in models)
+        first, second = (as_teacher(each.teacher(name)).network().state_dict() for each in models)
         # SGLD's samples are kept in half precision.
         torch.testing.assert_close(dict(first), dict(second), rtol=1e-3, atol=1e-3)
     weights = tmp_path / "mc_dropout.safetensors"
@@ -238,41 +236,37 @@ def test_a_teacher_that_was_kept_is_the_one_that_goes_on(tmp_path):
 
 
 KILLED = """
-    import sys, time
+    import sys
     from pathlib import Path
-    import torch
-    sys.path.insert(0, {tests!r})
-    from experiments.test_reproduce import TINY, module, reproduce, tiny_domain
+    sys.path[:0] = [{root!r}, {tests!r}]
+    from test_reproduce import TINY, module, reproduce, tiny_domain
     module.DOMAINS["mnist"], module.QUICK["mnist"], module.QUICK_SIZES["mnist"] = tiny_domain, TINY, (300, 200, 40)
     reproduce("mnist", Path({out!r}), seeds=[0], rows=["MCDP-KL"], quick=True)
 """
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_tiny")
 def test_a_run_that_was_killed_goes_on_where_it_was(tmp_path):
-    tests = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    code = textwrap.dedent(KILLED).format(tests=tests, out=str(tmp_path))
-    command = [sys.executable, "-c", code]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    here = Path(__file__).parent
+    code = textwrap.dedent(KILLED).format(root=str(here.parents[2]), tests=str(here), out=str(tmp_path))
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL)
     done = tmp_path / "mnist-quick-seed0" / "mcdp-kl.json"
     deadline = time.monotonic() + 120
     while not done.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
+    process.kill()
     process.wait()
     assert done.exists()
     assert not (tmp_path / "mnist-quick-seed0.json").exists()
     before = done.stat().st_mtime_ns
-    subprocess.run(command, check=True, capture_output=True)
+    (resumed,), _ = reproduce("mnist", tmp_path, seeds=[0], rows=["MCDP-KL"], quick=True)
     assert done.stat().st_mtime_ns == before
-    resumed = json.loads((tmp_path / "mnist-quick-seed0.json").read_text())["rows"]
-    assert len(resumed) == 4
+    assert len(resumed["rows"]) == 4
     # The same as a run that nobody stopped.
-    whole = tmp_path / "whole"
-    subprocess.run([sys.executable, "-c", code.replace(str(tmp_path), str(whole))], check=True, capture_output=True)
-    expected = json.loads((whole / "mnist-quick-seed0.json").read_text())["rows"]
-    for name, row in expected.items():
-        assert {**resumed[name], "seconds": 0} == {**row, "seconds": 0}, name
+    (whole,), _ = reproduce("mnist", tmp_path / "whole", seeds=[0], rows=["MCDP-KL"], quick=True)
+    for name, row in whole["rows"].items():
+        assert {**resumed["rows"][name], "seconds": 0} == {**row, "seconds": 0}, name
 
 
 @pytest.mark.parametrize(
@@ -283,7 +277,7 @@ def test_a_run_that_was_killed_goes_on_where_it_was(tmp_path):
             "emnist-held-out, mnist-robust, emnist-robust, blr, gp and figure; got 'cifar'",
         ),
         (["reproduce", "mnist", "--seeds", "a,b"], "--seeds takes whole numbers"),
-        (["reproduce", "mnist", "--seeds", "-1"], "seeds must be 0 or more"),
+        (["reproduce", "mnist", "--seeds", "-1"], "--seeds takes whole numbers of at least 0"),
         (["reproduce", "mnist", "--rows", "nonsense"], "no row of mnist has 'nonsense' in its name"),
         (["reproduce", "mnist", "--device", "warp"], "--device takes cpu, cuda or auto; 'warp' cannot be used"),
     ],

@@ -1,4 +1,4 @@
-"""Networks, presets and rows of the experiments: known sizes and formulas."""
+"""Networks, presets and rows of the paper's tables: known sizes and formulas."""
 
 import math
 
@@ -8,8 +8,8 @@ from torch import nn
 
 import opu
 from opu.objectives import CriticEMD, ForwardKL, SampledMMD, Sinkhorn, default
-from reproduction.paper import classifiers, paper, rows
-from reproduction.paper.presets import PRESETS, Clamped, objective
+from reproduction.paper import classifiers, numbers, rows
+from reproduction.paper.presets import PRESETS, Clamped
 
 
 def test_networks_have_the_paper_s_sizes():
@@ -48,7 +48,7 @@ def test_training_separates_what_can_be_separated():
 def test_the_authors_kernel_is_their_formula():
     x, y = torch.rand(2, 1, 1, 3, dtype=torch.float64).softmax(-1)
     inner, distance = float((x * y).sum()), float((x - y).square().sum())
-    of = {name: objective("authors", "mmd", name).kernel for name in ("mc_dropout", "sgld")}
+    of = {name: PRESETS["authors"].objective("mmd", name).kernel for name in ("mc_dropout", "sgld")}
     narrow = math.exp(-1e5 * distance)
     dropout = narrow + 0.5 * (inner + 1) ** 3 + 0.5 * (inner + 1) ** 4
     assert float(of["mc_dropout"].settled(x).gram(x, y)) == pytest.approx(dropout)
@@ -58,18 +58,16 @@ def test_the_authors_kernel_is_their_formula():
 
 
 def test_each_preset_means_its_own_divergences():
-    assert isinstance(objective("paper", "kl", "sgld"), ForwardKL)
-    assert isinstance(objective("paper", "emd", "sgld"), CriticEMD)
-    assert isinstance(objective("authors", "emd", "sgld"), Sinkhorn)
-    assert isinstance(objective("paper", "mmd", "sgld"), SampledMMD)
-    assert {name: preset.link for name, preset in PRESETS.items()} == {
-        "paper": "exp",
-        "paper-sgd": "exp",
-        "authors": "softplus",
-        "robust": "softsign",
-        "bdk-mcdp": "softsign",
-        "bdk-sgld": "softsign",
-    }
+    assert isinstance(PRESETS["paper"].objective("kl", "sgld"), ForwardKL)
+    assert isinstance(PRESETS["paper"].objective("emd", "sgld"), CriticEMD)
+    assert isinstance(PRESETS["authors"].objective("emd", "sgld"), Sinkhorn)
+    assert isinstance(PRESETS["paper"].objective("mmd", "sgld"), SampledMMD)
+
+
+def test_transport_has_particles_epochs_and_a_rate_of_its_own():
+    emd, mmd = (PRESETS["paper-sgd"].recipe_for(divergence, "sgld") for divergence in ("emd", "mmd"))
+    assert (emd.num_particles, emd.epochs, emd.learning_rate) == (32, 5, 1e-1)
+    assert (mmd.num_particles, mmd.epochs, mmd.learning_rate) == (64, 20, 1e-2)
 
 
 def test_clamped_particles_stay_on_the_simplex_and_off_its_corners():
@@ -91,7 +89,7 @@ def test_kl_sees_ten_times_more_of_the_tails():
 
 def test_gradient_descent_is_plain():
     weight = nn.Parameter(torch.ones(3))
-    optimizer = PRESETS["authors"].optimizer([weight])
+    optimizer = PRESETS["authors"].recipe.make_optimizer([weight])
     weight.grad = torch.full((3,), 2.0)
     optimizer.step()
     torch.testing.assert_close(weight.detach(), torch.full((3,), 1 - 0.02))
@@ -118,9 +116,9 @@ def test_every_robust_student_stands_beside_its_teacher(table):
     assert "ensemble" in students
 
 
-@pytest.mark.parametrize("table", paper.TABLES)
+@pytest.mark.parametrize("table", numbers.TABLES)
 def test_every_row_of_the_paper_is_there(table):
-    assert paper.TABLES[table].keys() == {row.in_paper for row in rows.TABLES[table]} - {None}
+    assert numbers.TABLES[table].keys() == {row.in_paper for row in rows.TABLES[table]} - {None}
 
 
 def test_rows_are_chosen_by_parts_of_their_names():

@@ -2,8 +2,9 @@
 
 import io
 
-from reproduction.paper.table import as_markdown, beside_the_paper, detection, goal, show
 from rich.console import Console
+
+from reproduction.paper.summary import beside_the_paper, detection, goal, show
 
 TIMES = {"seconds": {"mc_dropout": {"naive_loop": 2.0}, "opu": {"one_pass": 0.004}, "bdk": {"one_pass": 0.002}}}
 
@@ -88,10 +89,6 @@ def test_the_terminal_shows_both_tables_whole():
     assert "100.0 C (100.0 C)" in text.getvalue()
     assert "best trivial detector" in text.getvalue()
     assert "Domain mnist, full scale, 1 seed." in text.getvalue()
-
-
-def test_markdown_has_one_line_for_each_row():
-    assert as_markdown(["a", "b"], [["1", "2"]]) == "| a | b |\n| --- | --- |\n| 1 | 2 |"
 
 
 def test_our_students_are_held_against_the_best_of_their_own_teachers():

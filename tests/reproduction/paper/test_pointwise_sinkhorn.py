@@ -16,7 +16,7 @@ def test_a_dirichlet_is_found_again():
     truth = Dirichlet.from_concentration(torch.tensor([[6.0, 3.0, 1.0], [20.0, 20.0, 20.0], [1.0, 1.0, 8.0]]))
     fitted = minimum_sinkhorn(truth.log_rsample(400))
     torch.testing.assert_close(fitted.mean, truth.mean, rtol=0.0, atol=0.05)
-    # Transport between small clouds prefers answers that are a little too sharp.
+    # Transport between small clouds prefers Dirichlets that are a little too sharp.
     assert ((fitted.log_precision - truth.log_precision).abs() < 0.8).all()
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from opu import Dirichlet, distill, kl_divergence, measures
+from opu import Dirichlet, Recipe, distill, kl_divergence, measures
 from opu.objectives import CrossEntropy
 from reproduction.baselines import CategoricalStudent, ConcentrationStudent, FactorNoise, prior_network_loss
 
@@ -19,13 +19,6 @@ def test_a_categorical_student_is_its_softmax_and_sits_in_a_point():
     assert float(measures.mutual_information(q).max()) < 1e-6
 
 
-def test_cross_entropy_is_that_of_the_average_particle():
-    particles = torch.distributions.Dirichlet(torch.tensor([4.0, 2.0, 1.0])).sample((50, 5))
-    q = Dirichlet.from_logits(torch.randn(5, 3), torch.zeros(5))
-    expected = torch.nn.functional.cross_entropy(q.log_mean, particles.mean(0), reduction="none")
-    torch.testing.assert_close(CrossEntropy()(torch.zeros(5, 1), particles.log(), q), expected)
-
-
 def test_bayesian_dark_knowledge_learns_the_average_of_the_particles():
     truth = torch.distributions.Dirichlet(torch.tensor([6.0, 3.0, 1.0]))
     student = CategoricalStudent(nn.Linear(2, 3))
@@ -33,16 +26,8 @@ def test_bayesian_dark_knowledge_learns_the_average_of_the_particles():
     def teacher(x, num_particles):
         return truth.sample((num_particles, len(x))).log()
 
-    distill(
-        teacher,
-        student,
-        torch.randn(256, 2),
-        objective=CrossEntropy(),
-        epochs=60,
-        learning_rate=0.05,
-        augment=None,
-        progress=False,
-    )
+    recipe = Recipe(objective=CrossEntropy(), epochs=60, learning_rate=0.05, augment=None)
+    distill(teacher, student, torch.randn(256, 2), recipe=recipe, progress=False)
     mean = student(torch.zeros(1, 2)).mean[0]
     torch.testing.assert_close(mean, torch.tensor([0.6, 0.3, 0.1]), rtol=0.0, atol=0.03)
 

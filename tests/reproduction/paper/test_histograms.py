@@ -4,18 +4,19 @@ import numpy as np
 import pytest
 import torch
 
-from opu.evaluation.compare import Prediction
-from reproduction.paper.histograms import NUM_BINS, count_scores, draw_histograms
+from opu.prediction import Prediction
+from reproduction.paper.histograms import NUM_BINS, count_scores
+from reproduction.rendering.score_histograms import draw_histograms
 
 
-def answers(scores):
+def predicted(scores):
     values = np.asarray(scores, dtype=float)
     each = {"negative_log_precision": -values, "novelty": values}
     return Prediction(torch.full((len(values), 2), 0.5), each)
 
 
 def test_every_input_is_counted_once_and_ends_hold_what_lies_beyond():
-    inside, outside = answers(np.linspace(0, 1, 1000)), {"noise": answers([*np.full(99, 0.5), 1e6])}
+    inside, outside = predicted(np.linspace(0, 1, 1000)), {"noise": predicted([*np.full(99, 0.5), 1e6])}
     found = count_scores(inside, outside)["novelty"]
     edges, counts = np.asarray(found["edges"]), found["counts"]
     assert len(edges) == NUM_BINS + 1
@@ -28,13 +29,13 @@ def test_every_input_is_counted_once_and_ends_hold_what_lies_beyond():
 
 
 def test_scores_that_are_all_alike_have_bins_too():
-    found = count_scores(answers(np.ones(10)), {"noise": answers(np.ones(5))})
+    found = count_scores(predicted(np.ones(10)), {"noise": predicted(np.ones(5))})
     assert sum(found["novelty"]["counts"]["test"]) == 10
 
 
 def test_a_picture_is_drawn_from_what_a_result_file_holds(tmp_path):
     row = {
-        "histograms": count_scores(answers(np.linspace(-2, 2, 100)), {"noise": answers(np.linspace(1, 5, 50))}),
+        "histograms": count_scores(predicted(np.linspace(-2, 2, 100)), {"noise": predicted(np.linspace(1, 5, 50))}),
         "ood": {"noise": {"novelty": {"auroc": 98.5}}},
     }
     draw_histograms({"ours": row}, [("ours", "ours", "novelty")], ["noise"], tmp_path / "scores.png")

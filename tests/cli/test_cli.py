@@ -112,7 +112,7 @@ def demo(tmp_path_factory):
     return out, done
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_demo_keeps_its_promises(demo):
     out, _ = demo
     metrics = json.loads((out / "metrics.json").read_text())
@@ -130,7 +130,7 @@ def test_the_demo_keeps_its_promises(demo):
     assert {"commit", "cpu", "versions"} <= set(metrics["environment"])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_demo_leaves_a_whole_run_folder(demo):
     import opu as library
 

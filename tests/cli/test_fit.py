@@ -30,6 +30,7 @@ def table(tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_table_is_fitted_and_new_rows_are_predicted(table, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("opu.distillation.recipe.FEWEST_STEPS", 300)  # enough for so small a table
     run = tmp_path / "run"
     assert opu(monkeypatch, "fit", table, "--target", "sick", "--teacher", "ensemble", "--folds", 2, "--out", run) == 0
     said = " ".join(capsys.readouterr().out.split())

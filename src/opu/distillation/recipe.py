@@ -15,6 +15,7 @@ from opu.novelty import Blend
 from opu.objectives import BaseObjective, Objective, as_objective
 from opu.teachers import BaseTeacher
 
+FEWEST_EPOCHS, FEWEST_STEPS = 30, 1500  # that the default number of epochs makes
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
@@ -137,7 +138,7 @@ class Plan:
     def of(cls, recipe: Recipe, num_rows: int) -> "Plan":
         """The plan of a recipe for this number of inputs."""
         batch_size = min(recipe.batch_size, num_rows)
-        epochs = recipe.epochs or max(30, math.ceil(1500 / (num_rows // batch_size)))
+        epochs = recipe.epochs or max(FEWEST_EPOCHS, math.ceil(FEWEST_STEPS / (num_rows // batch_size)))
         return cls(num_rows, batch_size, epochs, recipe)
 
     @property

@@ -9,6 +9,7 @@ _FORMER_FILES = {"comparison-": "rivals-", "study-clipped-kl": "study-steady-kl"
 # Whole keys and values, and parts of them.
 _FORMER_WORDS = {"strangeness": "feature_distance", "sound": "standardised", "bounded": "sigmoid"}
 _FORMER_PARTS = {
+    "% left out": "% pruned",
     "strangers": "ood",
     "broadened": "augmented",
     "(sound)": "(standardised)",

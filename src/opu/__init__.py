@@ -4,7 +4,7 @@ A teacher turns inputs into particles on the simplex, a student predicts one Dir
 far the two are apart, and :func:`distill` ties the three. Measures turn predictions into scores.
 """
 
-from opu import augment, fidelity, measures, objectives, students, teachers
+from opu import augment, export, fidelity, measures, objectives, students, teachers
 from opu._version import __version__
 from opu.acceleration import optimize
 from opu.cascade import Cascade
@@ -22,6 +22,7 @@ __all__ = [
     "augment",
     "calibrate",
     "distill",
+    "export",
     "fidelity",
     "kernels",
     "kl_divergence",

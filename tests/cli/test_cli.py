@@ -45,6 +45,7 @@ def test_help_names_every_command(call):
     for words in (("--help",), ()):
         _, said = call(*words)
         assert all(command in said.out for command in commands)
+        assert not said.err
 
 
 def test_mistakes_cost_one_line(call, tmp_path):

@@ -284,6 +284,8 @@ def test_bad_settings_are_refused(teacher, inputs):
     refuse("held_out must be a fraction", teacher, inputs, held_out=1.0)
     refuse("resume needs the folder", teacher, inputs, resume=True)
     refuse("augment must be", teacher, inputs, augment="much")
+    refuse("augment must be", teacher, inputs, augment="None")
+    refuse("learning_rate must be a positive number; got -1", teacher, inputs, learning_rate=-1.0)
     with pytest.raises(ValueError, match="alternating updates need a student"):
         distill(teacher, nn.Linear(4, 3), inputs, updates="alternating")
 
@@ -300,6 +302,40 @@ def test_an_output_folder_with_something_in_it_is_left_alone(teacher, inputs, tm
     refuse("is a file", teacher, inputs, out=tmp_path / "precious.txt")
     refuse("cannot be made", teacher, inputs, out=tmp_path / "precious.txt" / "run")
     assert (tmp_path / "precious.txt").read_text() == "mine"
+
+
+def test_a_mistake_leaves_no_folder_behind(teacher, inputs, tmp_path):
+    refuse(r"held_out must have rows like the inputs, of shape \(4,\); got \(5,\)", teacher, inputs,
+           held_out=torch.randn(20, 5), out=tmp_path / "run")  # fmt: skip
+    with pytest.raises(
+        ValueError, match=r"called as teacher\(x, num_particles\), which failed .* opu.teachers.MCDropout"
+    ):
+        run(make_net(), inputs, out=tmp_path / "run")
+    with pytest.raises(ValueError, match="a student must predict a Dirichlet for each input; this one gives a Tensor"):
+        distill(teacher, nn.Linear(4, 3), inputs, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_objective_of_ones_own_is_known_by_its_name(teacher, inputs, tmp_path):
+    """Its address in memory is another one in the next process."""
+    run(teacher, inputs, objective=lambda x, p, q: q.log_precision.square(), out=tmp_path / "run")
+    settings = json.loads((tmp_path / "run" / "config.json").read_text())["distill"]
+    assert "<lambda>" in settings["objective"]
+    assert "0x" not in settings["objective"]
+
+
+@pytest.mark.parametrize("change", [{"optimizer": "sgd"}, {"augment": opu.augment.features.noise},
+                                    {"start_from_teacher": False}, {"blend": opu.novelty.FOR_IMAGES}])  # fmt: skip
+def test_a_run_is_not_resumed_with_another(change, teacher, inputs, tmp_path):
+    run(teacher, inputs, out=tmp_path / "run")
+    (name,) = change
+    refuse(f"{name} was .* and is .* now", teacher, inputs, out=tmp_path / "run", resume=True, **change)
+    # A run that began before these were kept goes on.
+    config = tmp_path / "run" / "config.json"
+    settings = json.loads(config.read_text())
+    del settings["distill"][name]
+    config.write_text(json.dumps(settings))
+    run(teacher, inputs, out=tmp_path / "run", resume=True)
 
 
 def test_a_run_is_resumed_with_its_own_settings_only(teacher, inputs, tmp_path):

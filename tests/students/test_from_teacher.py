@@ -85,6 +85,15 @@ class ResNet(nn.Module):
         return self.fc(self.drop(torch.flatten(self.pool(self.relu(out)), 1)))
 
 
+class Strided(ResNet):
+    """As networks for small images end: a pooling whose output depends on the size of the image."""
+
+    def forward(self, x):
+        out = self.relu(self.norm(self.conv(self.stem(x))))[:, :, ::2, ::2]
+        out = nn.functional.avg_pool2d(out, out.shape[-1])
+        return self.fc(self.drop(out.view(out.size(0), -1)))
+
+
 class Recurrent(nn.Module):
     def __init__(self, kind=nn.LSTM):
         super().__init__()
@@ -167,6 +176,7 @@ NETWORKS = {
     "functional dropout": (FunctionalDropout, images),
     "auxiliary output": (AuxiliaryOutput, images),
     "skip connection": (ResNet, images),
+    "pooled whole": (Strided, images),
     "lstm": (Recurrent, sequences),
     "gru": (lambda: Recurrent(nn.GRU), sequences),
     "attention": (Attention, tokens),

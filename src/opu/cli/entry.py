@@ -45,8 +45,8 @@ def main() -> None:
         if not hasattr(error, "format_message"):
             raise
         message = error.format_message()
-        if "\n" in message:  # the help, if no command was given
-            print(message)
+        if not message or "\n" in message:  # no command was given: some releases print the help, others give it here
+            print(message, end="")
             sys.exit(2)
         _refuse(f"{message.rstrip('.')}. See opu --help.")
 

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from opu.augment import Transform
-from opu.checks import check_particles, check_randomness
+from opu.checks import check_particles, check_randomness, first_line
 from opu.devices import device_of
 from opu.distillation.random_state import random_state, restore_random_state
 from opu.distillation.recipe import Plan, Recipe
 from opu.distillation.state import HeldOut
+from opu.distributions.dirichlet import Dirichlet
 from opu.inputs import Rows, as_rows
 from opu.objectives import BaseObjective
 from opu.students import BaseStudent, as_student
@@ -61,6 +62,8 @@ class Split:
 
 def prepare(teacher: Teacher, student: nn.Module, inputs: Any, recipe: Recipe, held_out: Any) -> Prepared:
     """Check everything that can be checked before anything is changed."""
+    if not isinstance(recipe, Recipe):
+        raise ValueError(f"recipe must be an opu.Recipe, such as opu.Recipe(epochs=10); got {type(recipe).__name__}.")
     ours, rows = as_student(student), as_rows(inputs)
     device = device_of(ours)
     if recipe.cuda_graph and device.type != "cuda":
@@ -70,8 +73,12 @@ def prepare(teacher: Teacher, student: nn.Module, inputs: Any, recipe: Recipe, h
     ours.parameter_groups(recipe.updates)
     bound = as_teacher(teacher).bind(rows.batches())
     num_classes = _check_agreement(bound, ours, rows, device)
-    # An optimiser keeps its state in another form on a GPU, so a run goes on where it began.
+    if not isinstance(held_out, float | int):
+        shapes = [tuple(each.take(torch.arange(1)).shape[1:]) for each in (as_rows(held_out), rows)]
+        if shapes[0] != shapes[1]:
+            raise ValueError(f"held_out must have rows like the inputs, of shape {shapes[1]}; got {shapes[0]}.")
     ours.saw(rows.take(torch.arange(1)))
+    # An optimiser keeps its state in another form on a GPU, so a run goes on where it began.
     settings = recipe.settings(num_classes) | {"link": ours.link_name(), "device": device.type}
     return Prepared(bound, ours, rows, recipe, recipe.make_objective(num_classes), held_out, settings)
 
@@ -88,7 +95,18 @@ def _check_agreement(teacher: BaseTeacher, student: BaseStudent, rows: Rows, dev
         raise ValueError(f"the student cannot read inputs of shape {tuple(x.shape)}: {error}.") from error
     finally:
         student.train(mode)
-    log_particles = teacher(x, 4)
+    if not isinstance(q, Dirichlet):
+        raise ValueError(
+            f"a student must predict a Dirichlet for each input; this one gives a {type(q).__name__}. Make one with "
+            "opu.students.from_teacher(teacher)."
+        )
+    try:
+        log_particles = teacher(x, 4)
+    except TypeError as error:
+        raise ValueError(
+            f"a teacher is called as teacher(x, num_particles), which failed ({first_line(error)}). For a network with "
+            "dropout use opu.teachers.MCDropout(net)."
+        ) from error
     check_particles(log_particles, num_rows=len(x), num_classes=q.num_classes)
     check_randomness(log_particles)
     restore_random_state(state)

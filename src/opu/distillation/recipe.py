@@ -1,10 +1,12 @@
 """How a student is distilled: everything but the teacher, the student and the inputs."""
 
 import math
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -66,20 +68,22 @@ class Recipe:
     def __post_init__(self) -> None:
         for name in ("num_particles", "epochs", "batch_size", "bank", "checkpoint_every"):
             value = getattr(self, name)
+            if value is not None and not isinstance(value, int | np.integer):
+                raise ValueError(f"{name} must be a whole number; got {value!r}.")
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1; got {value}.")
+        if not isinstance(self.learning_rate, float | int) or not 0 < self.learning_rate < math.inf:
+            raise ValueError(f"learning_rate must be a positive number; got {self.learning_rate!r}.")
         if not 0 <= self.augmented_fraction <= 1:
             raise ValueError(f"augmented_fraction must lie between 0 and 1; got {self.augmented_fraction}.")
         check_choice("schedule", self.schedule, SCHEDULES)
         check_choice("updates", self.updates, UPDATES)
         if isinstance(self.optimizer, str):
             check_choice("optimizer", self.optimizer, OPTIMIZERS, "Or give a function from parameters to an optimiser.")
-        if isinstance(self.augment, str):
-            check_choice(
-                "augment",
-                self.augment,
-                ("auto", "None"),
-                "Or give a transformation, such as opu.augment.images.affine.",
+        if isinstance(self.augment, str) and self.augment != "auto":
+            raise ValueError(
+                'augment must be "auto", None or a transformation, such as opu.augment.images.affine; got '
+                f"{self.augment!r}."
             )
         if isinstance(self.objective, str):
             objectives.parse(self.objective)
@@ -108,14 +112,20 @@ class Recipe:
         return None if teacher.known_inputs_only else default_transform(example)
 
     def settings(self, num_classes: int) -> dict[str, Any]:
-        """What a resumed run must agree in, ready for a json file."""
+        """What a resumed run must agree in, ready for a json file; functions are known by their names."""
         names = ("num_particles", "epochs", "batch_size", "learning_rate", "schedule", "updates", "bank")
         chosen = objectives.default(num_classes) if self.objective is None else self.objective
         return {
-            "objective": chosen if isinstance(chosen, str) else repr(chosen),
+            "objective": _text(chosen),
             "augmented_fraction": 0.0 if self.augment is None else self.augmented_fraction,
-            **{name: getattr(self, name) for name in names},
+            **{name: getattr(self, name) for name in (*names, "start_from_teacher")},
+            **{name: _text(getattr(self, name)) for name in ("optimizer", "augment", "blend")},
         }
+
+
+def _text(value: object) -> str:
+    """A text that is the same in every process: no addresses in memory."""
+    return value if isinstance(value, str) else re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
 
 
 @dataclass(frozen=True)

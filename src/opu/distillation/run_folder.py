@@ -23,7 +23,7 @@ class RunFolder:
         make_folder(path, resume=resume)
         config = path / "config.json"
         if resume and config.exists():
-            refuse_other_settings(_with_new_names(json.loads(config.read_text()).get("distill", {})), settings)
+            refuse_other_settings(_of_today(json.loads(config.read_text()).get("distill", {}), settings), settings)
         write_json(config, {"distill": settings})
 
     def checkpoint(self) -> dict[str, Any] | None:
@@ -105,10 +105,12 @@ def refuse_other_settings(before: dict[str, Any], now: dict[str, Any]) -> None:
         )
 
 
-def _with_new_names(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings of a run that began before 0.1.0, in the names of today."""
+def _of_today(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """Settings of a run that began before 0.1.0, in the names of today; those that were not kept then are taken as equal."""
     former = {"broadened_fraction": "augmented_fraction"}
-    settings = {former.get(name, name): value for name, value in settings.items()}
+    later = ("start_from_teacher", "optimizer", "augment", "blend")
+    settings = {name: plain(now[name]) for name in later if name in now}
+    settings |= {former.get(name, name): value for name, value in before.items()}
     if settings.get("link"):
         settings["link"] = str(parse_link(settings["link"]))
     return settings | {"objective": str(settings.get("objective")).replace("steady_kl", "clipped_kl")}

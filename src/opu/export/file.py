@@ -21,6 +21,7 @@ from opu.files import write_atomically
 from opu.novelty import Blend, Novelty
 from opu.students import Student
 from opu.students.compressed import with_plain_layers
+from opu.students.start import copied
 
 RATES = (0.01, 0.05)  # rates of false alarms whose novelty thresholds a file holds
 _FEWEST_TO_CALIBRATE = 100
@@ -155,7 +156,7 @@ def _metadata(student: Student, classes: Sequence[Any] | None, int8: bool) -> di
 def _exportable_copy(student: Student) -> Student:
     """A copy on the CPU in float32, which may be changed; novelty stays in float64."""
     novelty = student.novelty
-    single = with_plain_layers(copy.deepcopy(student).cpu().float()).eval()
+    single = with_plain_layers(copied(student).cpu().float()).eval()
     if novelty is not None:
         single.novelty = copy.deepcopy(novelty).cpu().double()
     return single
@@ -174,7 +175,9 @@ def _check(path: Path, example: Tensor, int8: bool, calibration: Tensor | None, 
     if path.suffix not in (".onnx", ".pt2"):
         raise ValueError(f"a student is exported to a file that ends in .onnx or .pt2; got {path}.")
     if path.exists() and not overwrite:
-        raise ValueError(f"{path} exists and was not changed; choose another file, or say --overwrite.")
+        raise ValueError(
+            f"{path} exists and was not changed; choose another file, or overwrite it (overwrite=True, --overwrite)."
+        )
     if path.suffix == ".onnx":
         onnx_file.required()
     if not int8:

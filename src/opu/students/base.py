@@ -6,7 +6,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from opu.choices import Updates
-from opu.distributions.dirichlet import Dirichlet
 from opu.novelty import Novelty
 from opu.students.links import BoundedLink
 from opu.teachers import Teacher
@@ -84,9 +83,8 @@ class _Module(BaseStudent):
         super().__init__()
         self.module = module
 
-    def forward(self, x: Tensor) -> Dirichlet:
-        q: Dirichlet = self.module(x)
-        return q
+    def forward(self, x: Tensor) -> Any:  # what it gives is checked by distill
+        return self.module(x)
 
     def set_novelty(self, novelty: Novelty | None) -> None:
         self.module.novelty = novelty  # type: ignore[assignment]

@@ -15,11 +15,11 @@ from opu.students.links import Link
 from opu.students.networks import mlp
 from opu.students.start import copied, network_of
 from opu.students.student import Student
-from opu.teachers.base import Log, to_log_probabilities
+from opu.teachers.base import Log, as_tensor, to_log_probabilities
 
 
 def from_teacher(
-    teacher: Any, *, shared_trunk: bool = False, link: Link | str = "softsign", example: Tensor | None = None
+    teacher: Any, *, shared_trunk: bool = False, link: Link | str = "softsign", example: Any = None
 ) -> Student:
     """A student with the teacher's architecture that starts from the teacher's weights.
 
@@ -31,8 +31,8 @@ def from_teacher(
         teacher: An ``MCDropout``, ``Ensemble`` or ``WeightSamples`` teacher, or any classifier.
         shared_trunk: One copy with two heads instead of two copies: half the cost of a prediction.
         link: See :class:`Student`.
-        example: A few inputs. They are needed if the network's last layer is not linear or cannot be found, and if the
-            student is saved before it is distilled.
+        example: A few inputs, as a tensor or an array. They are needed if the network's last layer is not linear or cannot
+            be found, and if the student is saved before it is distilled.
     """
     net = network_of(teacher)
     if net is None:
@@ -44,6 +44,7 @@ def from_teacher(
     layers = _plain_mlp(net)
     if layers is not None:
         return _as_mlp(layers, shared_trunk, link)
+    example = None if example is None else as_tensor(example)
     num_classes = None if example is None else _num_classes(net, example)
     student = from_network(net, shared_trunk=shared_trunk, link=link, num_classes=num_classes)
     assert student.architecture is not None

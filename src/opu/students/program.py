@@ -127,15 +127,21 @@ def to_program(module: nn.Module, example: Tensor) -> tuple[dict[str, Any], dict
 
 
 def _export(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
-    """Trace by running the network, or, if that takes the size of the batch for a constant, by reading its code."""
-    shape: dict[int, Any] = {axis: torch.export.Dim.AUTO for axis, size in enumerate(example.shape) if size > 1}
-    shapes = (shape | {0: torch.export.Dim("batch")},)
+    """Trace the network for any size of each axis, or, if its layers depend on the others, for any size of the batch.
+
+    Tracing runs the network. If that takes the size of the batch for a constant, its code is read instead.
+    """
+    batch: dict[int, Any] = {0: torch.export.Dim("batch")}
+    every = {axis: torch.export.Dim.AUTO for axis, size in enumerate(example.shape) if size > 1} | batch
+    attempts = [(axes, strict) for axes in (every, batch) for strict in (False, True)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        try:
-            return torch.export.export(module, (example,), dynamic_shapes=shapes)
-        except Exception:
-            return torch.export.export(module, (example,), dynamic_shapes=shapes, strict=True)
+        for axes, strict in attempts[:-1]:
+            try:
+                return torch.export.export(module, (example,), dynamic_shapes=(axes,), strict=strict)
+            except Exception:  # of many kinds; the last attempt says why
+                continue
+        return torch.export.export(module, (example,), dynamic_shapes=(batch,), strict=True)
 
 
 def _encode_graph(exported: torch.export.ExportedProgram) -> dict[str, Any]:

@@ -85,6 +85,8 @@ def load(folder: str | Path, *, backbone: nn.Module | None = None) -> Student:
         backbone: The user's network. A student made by ``from_backbone`` needs its trunk, whose weights are replaced. One
             made by ``from_teacher`` is built on a copy of the network; by default it runs the graph in the file.
     """
+    if backbone is not None and not isinstance(backbone, nn.Module):
+        raise ValueError(f"backbone must be a network, such as Net(); got {backbone!r}.")
     folder = Path(folder)
     description = _read_config(folder / "config.json")
     weights, metadata = _read_weights(folder / "model.safetensors")

@@ -26,7 +26,7 @@ def mnist_small(results: Path) -> str:
 
 
 def novelty_shares(results: Path) -> str:
-    """AUROC of N by the share of false alarms that C may cause, on digits held out for development."""
+    """AUROC of N by the fraction s of false alarms that C may cause, on digits held out for development."""
     return _shares(_study(results, "novelty-shares"))
 
 
@@ -39,7 +39,7 @@ def novelty_fresh(results: Path) -> str:
 
 
 def _shares(study: Record) -> str:
-    shares = [f"share {share}" for share in study["runs"][0]["novelty"]]
+    shares = [f"s = {share}" for share in study["runs"][0]["novelty"]]
     cells = [[run["teacher"], run["entropy"], run["precision"], *run["novelty"].values()] for run in study["runs"]]
     names = [f"{run['held_out']}, {run['seed']}" for run in study["runs"]]
     cells.append([statistics.mean(column) for column in zip(*cells, strict=True)])

@@ -41,7 +41,7 @@ class Rows:
 def as_rows(inputs: Any) -> Rows:
     """Rows of a tensor, an array, a dataset, a loader or any iterable of batches; checked once, all of them.
 
-    Of a loader its dataset is read, in an order of our own: a killed run must be able to go on with the same rows.
+    A loader stands for its dataset, which is read in an order of our own, so that a killed run can go on with the same rows.
     """
     if isinstance(inputs, DataLoader) and not isinstance(inputs.dataset, IterableDataset):
         inputs = inputs.dataset

@@ -45,7 +45,7 @@ def distill(
         inputs: A tensor, an array, a dataset, a loader, or an iterable of batches; labels that come along are not read.
         recipe: Objective, particles, epochs, augmentation and all other settings; the robust recipe by default.
         held_out: Fraction of the inputs kept for choosing the best epoch and for calibrating novelty, or such inputs
-            themselves. Inputs that the teacher was not trained on make honest p-values.
+            themselves. Take inputs that the teacher was not trained on: on training inputs p-values come out too small.
         out: Folder for ``config.json``, ``log.jsonl`` and the checkpoint.
         resume: Go on with the run in ``out``.
         progress: Show a progress bar.

@@ -45,8 +45,8 @@ class Recipe:
             features, ``opu.novelty.FOR_IMAGES`` for all others; choose the latter for flattened images.
         checkpoint_every: Steps between checkpoints. The default is one checkpoint per epoch.
         cuda_graph: Capture a whole step as one CUDA graph, several times as fast for small networks. Teacher and
-            augmentation must then stay on the GPU and read no value back, as ours do; ``sinkhorn`` then takes all its
-            steps, since it cannot look whether it has converged.
+            augmentation must then stay on the GPU and read no value back to the CPU; those of this library do. The
+            ``sinkhorn`` objective then takes all its steps, since its test of convergence would read a value.
     """
 
     objective: str | Objective | None = None

@@ -59,7 +59,7 @@ class Gaps:
         """The mean squared distance as a sum of noise, family and amortisation.
 
         The nearest Dirichlet is fitted to the particles, and may be closer to them than the noise. A student cannot
-        follow that noise, so its amortisation is counted from the noise upwards.
+        follow that noise, so its amortisation gap is measured from the noise on.
         """
         total, best, noise = (float(d.square().mean()) for d in (self.total, self.best, self.noise))
         noise = min(noise, total)

@@ -71,7 +71,8 @@ def test_the_command_line_works_without_extras(scripts, tmp_path):
 
 def test_the_demo_prints_its_table_and_how_to_get_pictures(scripts, tmp_path):
     said = run(scripts / "opu", "demo", cwd=tmp_path).stdout
-    assert "photographs" in said
+    assert "inverted" in said
+    assert "Photographs, one more OOD set, need Pillow" in said
     assert 'pip install "one-pass-uncertainty[plot]"' in said
     written = sorted(path.name for path in (tmp_path / "runs" / "demo").iterdir())
     assert "metrics.json" in written

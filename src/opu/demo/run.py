@@ -225,6 +225,10 @@ def show(console: Console, metrics: dict[str, Any], out: Path, advice: str | Non
     console.print(f"Written to {out}: metrics.json, student/{pictures} ({metrics['seconds']:.0f} s).")
     if advice is not None:
         console.print(advice, highlight=False, markup=False)
+    if "photographs" not in metrics["ood"]:
+        console.print(
+            "Photographs, one more OOD set, need Pillow to be read; the same extra brings it.", highlight=False
+        )
     console.print(f"How close the student is to its teacher, and why: opu fidelity {out}", highlight=False)
 
 

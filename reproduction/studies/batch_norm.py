@@ -19,6 +19,7 @@ from opu.files import rounded, write_json
 from opu.students import Student, from_teacher
 from opu.teachers import MCDropout, Teacher
 from reproduction.data import images
+from reproduction.paper.classifiers import train_plainly
 from reproduction.studies.options import study_options
 
 Record = dict[str, Any]
@@ -47,17 +48,6 @@ def digits() -> tuple[tuple[Tensor, Tensor], Tensor, tuple[Tensor, Tensor], Tens
     known, ood = labels < NUM_CLASSES, x[labels >= NUM_CLASSES][:1000]
     x, labels = x[known], labels[known]
     return (x[:6000], labels[:6000]), x[6000:7000], (x[7000:11_000], labels[7000:11_000]), ood
-
-
-def train(net: nn.Module, x: Tensor, labels: Tensor) -> nn.Module:
-    """The network after six epochs of cross-entropy."""
-    optimizer = torch.optim.Adam(net.parameters(), 1e-3)
-    for _ in range(6):
-        for rows in torch.randperm(len(x)).split(128):
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(net(x[rows]), labels[rows]).backward()
-            optimizer.step()
-    return net
 
 
 def student_for(teacher: MCDropout, mean_start: str, precision_start: str, kept: bool) -> Student:
@@ -103,7 +93,7 @@ def run(seed: int) -> list[Record]:
     """All variations of one teacher."""
     torch.manual_seed(seed)
     (x, labels), held_out, test, ood = digits()
-    teacher = MCDropout(train(network(), x, labels), consistent=True)
+    teacher = MCDropout(train_plainly(network(), x, labels, epochs=6), consistent=True)
     runs = []
     for name, settings in VARIATIONS.items():
         torch.manual_seed(seed)

@@ -14,6 +14,7 @@ from opu.environment import environment
 from opu.evaluation.compare import compare
 from opu.files import write_json
 from reproduction.data import images
+from reproduction.paper.classifiers import train_plainly
 from reproduction.studies.options import study_options
 
 
@@ -21,13 +22,7 @@ def train_teacher(x: Tensor, labels: Tensor) -> nn.Module:
     """A small network with dropout."""
     first = [nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Dropout(0.5)]
     net = nn.Sequential(*first, nn.Linear(128, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, 10))
-    optimizer = torch.optim.Adam(net.parameters(), 1e-3)
-    for _ in range(8):
-        for rows in torch.randperm(len(x)).split(128):
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(net(x[rows]), labels[rows]).backward()
-            optimizer.step()
-    return net
+    return train_plainly(net, x, labels, epochs=8)
 
 
 def run(folder: Path | None, seed: int) -> dict[str, Any]:

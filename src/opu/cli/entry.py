@@ -48,7 +48,7 @@ def main() -> None:
         if not message or "\n" in message:  # no command was given: some releases print the help, others give it here
             print(message, end="")
             sys.exit(2)
-        _refuse(f"{message.rstrip('.')}. See opu --help.")
+        _refuse(f"{message if message.endswith(('.', '?')) else message + '.'} See opu --help.")
 
 
 def _refuse(sentence: str) -> NoReturn:

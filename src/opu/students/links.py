@@ -120,7 +120,7 @@ class Softsign(BoundedLink):
 
 
 Link = Exp | Softplus | Sigmoid | Softsign
-# Particles that contradict one another, or that all coincide, ask for an infinite log-precision; no student needs to follow.
+# Fits to particles in opposite corners, or all at one point, have no finite log-precision; bounds end here.
 _LOWEST, _HIGHEST = -8.0, 12.0
 
 

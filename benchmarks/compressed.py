@@ -26,7 +26,6 @@ from opu.export import write
 from opu.export.drift import drift
 from opu.export.onnx_file import runner
 from opu.students import Student
-from opu.students.compressed import zeros
 from opu.tables import print_table
 from opu.teachers import Teacher
 from reproduction.paper.domains import Domain, mnist
@@ -97,7 +96,7 @@ def _compare(
             **drift(predict["float32"], predict[name], x, labels, ood),
             "kilobytes": path.stat().st_size / 1000,
             "gzipped_kilobytes": len(gzip.compress(path.read_bytes())) / 1000,
-            "zeros": zeros(students[name]) if name in students else None,
+            "zeros": _zeros(students[name]) if name in students else None,
             **{key: times[key] for key in ("seconds", "least", "most")},
         }
     return rows
@@ -115,6 +114,12 @@ def _show(rows: dict[str, dict[str, Any]], console: Console) -> None:
         for name, row in rows.items()
     ]
     print_table(console, ("student", "accuracy", *(f"{each} by N" for each in OOD), "gzipped", "time"), lines)
+
+
+def _zeros(student: Student) -> float:
+    """Fraction of the student's weights, biases apart, that are zero."""
+    weights = [w for name, w in student.named_parameters() if name.endswith("weight")]
+    return sum(int((w == 0).sum()) for w in weights) / sum(w.numel() for w in weights)
 
 
 if __name__ == "__main__":

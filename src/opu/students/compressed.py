@@ -111,10 +111,3 @@ def _prune_layer(weight: Tensor, share: float | int) -> None:
     kept = weight != 0
     # Without a gradient, an optimiser without momentum from before leaves them at zero; files need no masks.
     weight.register_hook(lambda gradient: gradient * kept.to(gradient))
-
-
-def zeros(student: Student) -> float:
-    """The share of all weights that are zero."""
-    weights = [layer.weight for layer in student.modules() if hasattr(layer, "weight")]
-    counted = [w for w in weights if isinstance(w, Tensor)]
-    return sum(int((w == 0).sum()) for w in counted) / sum(w.numel() for w in counted)

@@ -106,7 +106,7 @@ def _evaluate(method: Method, models: Models) -> dict[str, Any]:
 def _predict(fitted: Fitted, x: Tensor) -> Prediction:
     torch.manual_seed(0)  # some methods draw samples, and a run that goes on must see the same
     parts = [fitted.predict(part) for part in x.split(BATCH_SIZE)]
-    probabilities = torch.cat([p for p, _ in parts]).cpu()
+    probabilities = torch.cat([p for p, _ in parts]).cpu().numpy()
     # All scores are kept, though the table shows those that were fixed in advance.
     return Prediction(probabilities, as_arrays({name: torch.cat([s[name] for _, s in parts]) for name in parts[0][1]}))
 

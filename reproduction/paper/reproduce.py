@@ -229,7 +229,9 @@ def _pointwise(teacher: Teacher, sets: dict[str, Tensor], fit: Fit, num_particle
     pieces = zip(*(each.split(sizes, -1) for each in (torch.cat(scores, 1), wanted)), strict=True)
     tables = [[*table[:3].numpy(), *table[3:, fitted].numpy()] for table, fitted in pieces]
     found = zip(sets, torch.cat(parts).split(sizes), tables, strict=True)
-    return {name: Prediction(p, dict(zip(_MEASURES["pointwise"], table, strict=True))) for name, p, table in found}
+    return {
+        name: Prediction(p.numpy(), dict(zip(_MEASURES["pointwise"], table, strict=True))) for name, p, table in found
+    }
 
 
 def _three_decimals(value: Any) -> Any:

@@ -95,7 +95,7 @@ def trial(name: tuple[str, str], seed: int, folder: Path, device: str, small: bo
     student = distilled(here, settings, small)
     inside = predict_student(student, here.fresh)
     entropy = inside.scores[ENTROPY]
-    wrong = (inside.probabilities.argmax(-1) != here.labels).numpy()
+    wrong = inside.predicted != here.labels.numpy()
     ood = {}
     for which, x in here.ood.items():
         both = np.concatenate([entropy, predict_student(student, x).scores[ENTROPY]])
@@ -108,7 +108,7 @@ def trial(name: tuple[str, str], seed: int, folder: Path, device: str, small: bo
             "commit": environment()["commit"],
             "settings": asdict(settings),
             "accuracy": 100 * float(1 - wrong.mean()),
-            "nll": metrics.negative_log_likelihood(inside.probabilities, here.labels),
+            "nll": metrics.negative_log_likelihood(torch.from_numpy(inside.probabilities), here.labels),
             "errors": metrics.auroc(entropy, wrong),
             "ood": ood,
         }

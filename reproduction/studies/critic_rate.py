@@ -32,7 +32,7 @@ def judge(student: Student, models: Models) -> dict[str, float]:
     """Accuracy, AUROC of the confidence for errors, and the median log-precision."""
     domain = models.domain
     predicted = predict_student(student.eval(), domain.held_out)
-    wrong = (predicted.probabilities.argmax(-1).cpu() != domain.held_out_labels.cpu()).numpy()
+    wrong = predicted.predicted != domain.held_out_labels.cpu().numpy()
     return {
         "accuracy": round(100 * float(1 - wrong.mean()), 2),
         "errors": round(metrics.auroc(predicted.scores[CONFIDENCE], wrong), 2),

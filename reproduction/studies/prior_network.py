@@ -43,7 +43,7 @@ def judge(name: str, settings: PriorNetworkSettings, domain: Domain, seed: int) 
     outside = predict_student(student, FactorNoise.fit(domain.x).like(domain.held_out))
     entropy = inside.scores[ENTROPY]
     both = np.concatenate([entropy, outside.scores[ENTROPY]])
-    wrong = (inside.probabilities.argmax(-1) != domain.held_out_labels.cpu()).numpy()
+    wrong = inside.predicted != domain.held_out_labels.cpu().numpy()
     return {
         "seed": seed,
         "accuracy": round(100 * float(1 - wrong.mean()), 2),

@@ -1,19 +1,24 @@
 """A student that passes its most uncertain inputs on to its teacher: one pass for most, Monte Carlo for the hard ones."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from opu import measures
-from opu.checks import check_inputs, check_labels
+from opu.batches import Batch, take
+from opu.checks import check_labels
 from opu.choices import check_choice
-from opu.devices import device_of
 from opu.distributions.dirichlet import Dirichlet
+from opu.distributions.pointwise import maximum_likelihood
 from opu.evaluation import metrics
-from opu.prediction import Prediction, as_arrays, novelty_of
+from opu.prediction import Prediction, as_arrays, joined, novelty_of, predict_batches
+from opu.students.base import as_student
+from opu.students.reading import batches_for
 from opu.teachers import Teacher
 from opu.timing import median_seconds
 
@@ -54,76 +59,88 @@ class Cascade:
         self.score, self.num_particles = score, num_particles
         self.threshold: float | None = None
 
-    @torch.no_grad()
-    def calibrate(self, inputs: Tensor) -> "Cascade":
-        """Set the threshold on held-out in-distribution inputs, some hundreds of them."""
-        check_inputs(inputs)
-        if len(inputs) < FEWEST_INPUTS:
+    def calibrate(self, inputs: Any) -> "Cascade":
+        """Set the threshold on held-out in-distribution inputs of any kind, some hundreds of them."""
+        scores = np.sort(self._student(inputs).scores[self.score])
+        if len(scores) < FEWEST_INPUTS:
             raise ValueError(
-                f"a threshold needs at least {FEWEST_INPUTS} in-distribution inputs, better some hundreds; got {len(inputs)}."
+                f"a threshold needs at least {FEWEST_INPUTS} in-distribution inputs, better some hundreds; got {len(scores)}."
             )
-        scores = torch.cat([self._score(self._student(part)) for part in inputs.split(1024)]).double().sort().values
         # A fresh input exceeds the k-th largest of n with probability k / (n + 1), however the scores are distributed.
         allowed = math.floor(self.budget * (len(scores) + 1))
         if allowed == 0 and self.budget > 0:
             raise ValueError(
                 f"a budget of {self.budget:g} needs at least {math.ceil(1 / self.budget) - 1} in-distribution inputs to "
-                f"calibrate on; got {len(inputs)}. Give more, or a larger budget."
+                f"calibrate on; got {len(scores)}. Give more, or a larger budget."
             )
-        bounds = [math.inf, *scores.flip(0).tolist(), -math.inf]
+        bounds = [math.inf, *scores[::-1].tolist(), -math.inf]
         self.threshold = bounds[allowed]
         return self
 
     @torch.no_grad()
-    def __call__(self, x: Tensor) -> Prediction:
-        """Predict a batch. Probabilities of the teacher's rows are the average over its particles."""
+    def __call__(self, inputs: Any) -> Prediction:
+        """Predict inputs of any kind; ``by_teacher`` of the prediction says which model gave it.
+
+        The teacher's rows have the average of its particles as probabilities, and the measures and the most likely Dirichlet
+        of its particles. Novelty and its p-value are the student's for all rows.
+        """
         if self.threshold is None:
             raise ValueError("the cascade has no threshold yet; call calibrate(inputs) with held-out inputs.")
-        q = self._student(x)
-        score = self._score(q).double()
-        uncertain = ~(score <= self.threshold)  # NaN counts as uncertain
-        probabilities = q.mean.clone()
-        rows: Int64[Tensor, " R"] = uncertain.nonzero().squeeze(-1)
-        if len(rows):
-            asked = measures.mean(self.teacher(x[rows.to(x.device)], self.num_particles))
-            probabilities[rows] = asked.to(probabilities)
-        return Prediction(probabilities, as_arrays({self.score: score}), by_teacher=uncertain)
+        return joined([self._predict(batch) for batch in batches_for(as_student(self.student), inputs)])
 
-    def report(self, x: Tensor, labels: Tensor) -> dict[str, Any]:
+    def _predict(self, x: Batch) -> Prediction:
+        assert self.threshold is not None
+        ours = predict_batches(self.student, [x])
+        uncertain = ~(ours.scores[self.score] <= self.threshold)  # NaN counts as uncertain
+        rows: NDArray[np.int64] = uncertain.nonzero()[0]
+        if len(rows):
+            particles = self.teacher(take(x, torch.from_numpy(rows)), self.num_particles).cpu()
+            ours.probabilities[rows] = measures.mean(particles).numpy()
+            for name, values in as_arrays(measures.all_measures(particles)).items():
+                ours.scores[name][rows] = values
+            fitted = maximum_likelihood(particles)
+            ours = replace(ours, distribution=_replaced(ours.distribution, torch.from_numpy(rows), fitted))
+        return replace(ours, by_teacher=uncertain)
+
+    def report(self, x: Any, labels: Tensor) -> dict[str, Any]:
         """What the cascade does on labelled inputs: the fraction handed over, accuracy, and mean cost per input.
 
         Accuracy and NLL stand beside those of the student and of the teacher alone. Costs are seconds per input, measured
         here on this batch.
         """
-        check_inputs(x)
         prediction = self(x)
-        labels, _ = check_labels(torch.as_tensor(labels), len(x), prediction.probabilities.shape[-1])
+        labels, _ = check_labels(torch.as_tensor(labels), len(prediction), prediction.probabilities.shape[-1])
+        batches = list(batches_for(as_student(self.student), x))
 
         def teacher_alone() -> Tensor:
-            return measures.mean(self.teacher(x, self.num_particles))
+            return torch.cat([measures.mean(self.teacher(part, self.num_particles)) for part in batches])
 
         with torch.no_grad():
             probabilities = {
-                "student": self._student(x).mean,
-                "cascade": prediction.probabilities,
-                "teacher": teacher_alone(),
+                "student": torch.from_numpy(self._student(x).probabilities),
+                "cascade": torch.from_numpy(prediction.probabilities),
+                "teacher": teacher_alone().cpu(),
             }
             calls = {"student": lambda: self._student(x), "cascade": lambda: self(x), "teacher": teacher_alone}
-            seconds = {name: median_seconds(call, 3) / len(x) for name, call in calls.items()}
+            seconds = {name: median_seconds(call, 3) / len(prediction) for name, call in calls.items()}
         quality = {
             name: {
-                "accuracy": metrics.accuracy(p.cpu(), labels.cpu()),
-                "nll": metrics.negative_log_likelihood(p.cpu(), labels.cpu()),
+                "accuracy": metrics.accuracy(p, labels.cpu()),
+                "nll": metrics.negative_log_likelihood(p, labels.cpu()),
                 "seconds_per_input": seconds[name],
             }
             for name, p in probabilities.items()
         }
         return {"budget": self.budget, "fraction": prediction.fraction, "score": self.score, **quality}
 
-    def _student(self, x: Tensor) -> Dirichlet:
-        self.student.eval()
-        q: Dirichlet = self.student(x.to(device_of(self.student)))
-        return q
+    def _student(self, inputs: Any) -> Prediction:
+        return predict_batches(self.student, batches_for(as_student(self.student), inputs))
 
-    def _score(self, q: Dirichlet) -> Float[Tensor, " B"]:
-        return measures.MEASURES[self.score](q, novelty_of(self.student))
+
+def _replaced(q: Dirichlet | None, rows: Tensor, others: Dirichlet) -> Dirichlet:
+    """The Dirichlets with others in some rows."""
+    assert q is not None
+    columns = []
+    for ours, theirs in ((q.mean, others.mean), (q.log_precision, others.log_precision), (q.log_mean, others.log_mean)):
+        columns.append(ours.clone().index_copy(0, rows, theirs.to(ours)))
+    return Dirichlet(*columns)

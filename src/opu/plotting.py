@@ -12,6 +12,7 @@ from sklearn.metrics import roc_curve
 from torch import Tensor, nn
 
 from opu import measures
+from opu.batches import Batch, take
 from opu.distributions.dirichlet import Dirichlet
 from opu.evaluation.metrics import reliability
 from opu.prediction import Scores
@@ -228,7 +229,7 @@ def draw_reliability(axes: Any, bins: Mapping[str, list[list[float | int]]]) -> 
 
 
 @torch.no_grad()
-def draw_fidelity(path: Path, found: Any, student: nn.Module, inputs: Tensor, teacher: Teacher) -> None:
+def draw_fidelity(path: Path, found: Any, student: nn.Module, inputs: Batch, teacher: Teacher) -> None:
     """A fidelity report: distances, agreement and calibration above, the inputs with the largest amortisation gap below.
 
     Args:
@@ -246,7 +247,7 @@ def draw_fidelity(path: Path, found: Any, student: nn.Module, inputs: Tensor, te
     draw_reliability(drawing.add_subplot(above[2]), bins)
     below = drawing.add_gridspec(1, NUM_WORST, top=0.42, bottom=0.02, wspace=0.35)
     for place, index in enumerate(found.worst(NUM_WORST)):
-        one = inputs[index : index + 1]
+        one = take(inputs, slice(index, index + 1))
         q, log_particles = student(one), teacher(one, found.summary["num_particles"])[:, 0].cpu()
         binary = q.num_classes == 2
         axes = drawing.add_subplot(below[place], projection=None if binary else "ternary")

@@ -1,7 +1,9 @@
 """What a model predicts for a batch of inputs: class probabilities, and every measure of uncertainty by name."""
 
-from collections.abc import Mapping
+import html
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,56 +12,177 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from opu import measures
-from opu.checks import check_inputs
-from opu.devices import device_of
+from opu.batches import Batch, check_batch, fit_to, split
+from opu.checks import optional
 from opu.distributions.dirichlet import Dirichlet
 from opu.novelty import Novelty
 from opu.teachers import Teacher
+from opu.teachers.base import evaluating
 
 Scores = dict[str, NDArray[np.float64]]
+_NUM_SHOWN = 10
+_LEVEL = 0.9
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Prediction:
-    """Predictions of one model for a batch of inputs.
+    """Predictions of one model for a batch of inputs, as arrays.
+
+    Each measure of uncertainty is an attribute by its name: ``prediction.mutual_information``, ``prediction.novelty``.
 
     Attributes:
         probabilities: Class probabilities.
         scores: Each measure of uncertainty by name, one value per input.
-        p_values: The p-value of the novelty score, where that is calibrated.
+        novelty_p_value: The p-value of the novelty score, where that is calibrated.
+        distribution: The predicted distribution on the simplex, on the CPU; None for models without one.
         by_teacher: Which inputs a cascade passed on to the teacher; None for all other models.
     """
 
-    probabilities: Float[Tensor, "B K"]
+    probabilities: Float[np.ndarray, "B K"]
     scores: Scores
-    p_values: NDArray[np.float64] | None = None
-    by_teacher: Bool[Tensor, " B"] | None = None
+    novelty_p_value: NDArray[np.float64] | None = None
+    distribution: Dirichlet | None = None
+    by_teacher: Bool[np.ndarray, " B"] | None = None
+
+    def __len__(self) -> int:
+        return len(self.probabilities)
+
+    def __getattr__(self, name: str) -> NDArray[np.float64]:
+        scores: Scores = self.__dict__.get("scores", {})
+        if name in scores:
+            return scores[name]
+        if name in measures.MEASURES:
+            raise AttributeError(f"this prediction has no {name}: the model was not calibrated, see opu.calibrate.")
+        raise AttributeError(f"a prediction has no {name!r}; its measures are {', '.join(scores)}.")
+
+    def __getitem__(self, rows: slice | NDArray[Any]) -> "Prediction":
+        """The predictions of some inputs."""
+        return Prediction(
+            self.probabilities[rows],
+            {name: values[rows] for name, values in self.scores.items()},
+            None if self.novelty_p_value is None else self.novelty_p_value[rows],
+            None if self.distribution is None else self.distribution[rows],
+            None if self.by_teacher is None else self.by_teacher[rows],
+        )
+
+    @property
+    def predicted(self) -> NDArray[np.int64]:
+        """The number of the most probable class."""
+        best: NDArray[np.int64] = self.probabilities.argmax(-1)
+        return best
+
+    def interval(self, level: float = _LEVEL) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Lower and upper end of a credible interval for each class probability, both ``(inputs, classes)``."""
+        if self.distribution is None:
+            raise ValueError(
+                "these predictions hold no distribution, so there are no intervals; predict with a student."
+            )
+        low, high = self.distribution.marginals().interval(level)
+        return low.double().numpy(), high.double().numpy()
 
     @property
     def fraction(self) -> float:
         """Fraction of the inputs that a cascade passed on to the teacher."""
-        return 0.0 if self.by_teacher is None else float(self.by_teacher.double().mean())
+        return 0.0 if self.by_teacher is None else float(self.by_teacher.mean())
 
     def only(self, names: tuple[str, ...]) -> "Prediction":
         """The same prediction with some of its scores."""
-        return Prediction(self.probabilities, {m: s for m, s in self.scores.items() if m in names}, self.p_values)
+        scores = {name: s for name, s in self.scores.items() if name in names}
+        return Prediction(self.probabilities, scores, self.novelty_p_value, self.distribution, self.by_teacher)
+
+    def columns(self, classes: Iterable[Any] | None = None, level: float | None = _LEVEL) -> dict[str, NDArray[Any]]:
+        """Everything by name, one value per input: prediction, probabilities, intervals, measures, p-value.
+
+        Args:
+            classes: Names of the classes; their numbers by default.
+            level: Level of the intervals; None leaves them out.
+        """
+        names = np.arange(self.probabilities.shape[1]) if classes is None else np.array(list(classes))
+        if len(names) != self.probabilities.shape[1]:
+            raise ValueError(f"there are {self.probabilities.shape[1]} classes; got {len(names)} names.")
+        found: dict[str, NDArray[Any]] = {"prediction": names[self.predicted]}
+        ends = None if level is None or self.distribution is None else self.interval(level)
+        for k, name in enumerate(names):
+            found[f"probability_{name}"] = self.probabilities[:, k]
+            if ends is not None:
+                found |= {f"low_{name}": ends[0][:, k], f"high_{name}": ends[1][:, k]}
+        found |= self.scores
+        if self.novelty_p_value is not None:
+            found["novelty_p_value"] = self.novelty_p_value
+        if self.by_teacher is not None:
+            found["by_teacher"] = self.by_teacher
+        return found
+
+    def to_frame(self, classes: Iterable[Any] | None = None, level: float | None = _LEVEL) -> Any:
+        """A pandas frame with a line per input; see :meth:`columns`."""
+        return optional("pandas", "a data frame", "tables").DataFrame(self.columns(classes, level))
+
+    def __repr__(self) -> str:
+        header, rows = self._table()
+        widths = [max(len(cell) for cell in column) for column in zip(header, *rows, strict=True)]
+        lines = ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in (header, *rows)]
+        return "\n".join([*lines, self._rest()])
+
+    def _repr_html_(self) -> str:
+        header, rows = self._table()
+        head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
+        body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{html.escape(self._rest())}</p>"
+
+    def _table(self) -> tuple[list[str], list[list[str]]]:
+        """The first predictions as text."""
+        shown = self[:_NUM_SHOWN]
+        best = shown.predicted
+        columns = {"class": [str(k) for k in best], "probability": _column(shown.probabilities.max(-1), ".3f")}
+        if shown.distribution is not None and len(shown):
+            low, high = (np.take_along_axis(end, best[:, None], 1)[:, 0] for end in shown.interval())
+            columns[f"{_LEVEL:.0%} interval"] = [f"{a:.3f} to {b:.3f}" for a, b in zip(low, high, strict=True)]
+        columns |= {name.replace("_", " "): _column(values, ".3g") for name, values in _shown(shown.scores).items()}
+        if shown.novelty_p_value is not None:
+            columns["p-value"] = _column(shown.novelty_p_value, ".2g")
+        if shown.by_teacher is not None:
+            columns["by"] = ["teacher" if each else "student" for each in shown.by_teacher]
+        rows = [list(row) for row in zip(*columns.values(), strict=True)]
+        return ["input", *columns], [[str(number), *row] for number, row in enumerate(rows)]
+
+    def _rest(self) -> str:
+        more = f"; {len(self) - _NUM_SHOWN} more" if len(self) > _NUM_SHOWN else ""
+        return f"{len(self)} predictions over {self.probabilities.shape[1]} classes{more}"
 
 
-@torch.no_grad()
-def predict_student(student: nn.Module, x: Tensor, batch_size: int = 1024) -> Prediction:
+def _shown(scores: Scores) -> Scores:
+    """The measures that fit into a small table: one for each question."""
+    return {name: scores[name] for name in measures.named("E", "MI", "N") if name in scores}
+
+
+def _column(values: NDArray[Any], form: str) -> list[str]:
+    return [format(float(value), form) for value in values]
+
+
+def predict_student(student: nn.Module, x: Batch, batch_size: int = 1024) -> Prediction:
     """A student's probabilities and measures, novelty included where it is calibrated."""
-    check_inputs(x)
-    student.eval()
-    device, novelty = device_of(student), novelty_of(student)
-    return _joined([_of_dirichlet(student(part.to(device)), novelty) for part in x.split(batch_size)])
+    check_batch(x)
+    return predict_batches(student, split(x, batch_size))
+
+
+def predict_batches(student: nn.Module, batches: Iterable[Batch]) -> Prediction:
+    """The same for inputs that come in batches."""
+    novelty = novelty_of(student)
+    with evaluating(student):
+        parts = [_of_dirichlet(student(fit_to(part, student)), novelty) for part in batches]
+    if not parts:
+        raise ValueError("there are no inputs to predict: the loader or iterable gave no batch. Can it be read again?")
+    return joined(parts)
 
 
 @torch.no_grad()
-def predict_teacher(teacher: Teacher, x: Tensor, num_particles: int = 500, batch_size: int = 256) -> Prediction:
+def predict_teacher(teacher: Teacher, x: Batch, num_particles: int = 500, batch_size: int = 256) -> Prediction:
     """A teacher's probabilities and measures, from its particles."""
-    check_inputs(x)
-    clouds = (teacher(part, num_particles) for part in x.split(batch_size))
-    return _joined([Prediction(measures.mean(each).cpu(), as_arrays(measures.all_measures(each))) for each in clouds])
+    check_batch(x)
+    clouds = (teacher(part, num_particles) for part in split(x, batch_size))
+    return joined(
+        [Prediction(measures.mean(each).cpu().numpy(), as_arrays(measures.all_measures(each))) for each in clouds]
+    )
 
 
 def novelty_of(student: nn.Module) -> Novelty | None:
@@ -75,12 +198,20 @@ def as_arrays(scores: Mapping[str, Tensor]) -> Scores:
 
 def _of_dirichlet(q: Dirichlet, novelty: Novelty | None) -> Prediction:
     p_values = None if novelty is None else novelty.p_value(q).double().cpu().numpy()
-    return Prediction(q.mean.cpu(), as_arrays(measures.all_measures(q, novelty)), p_values)
+    here = Dirichlet(q.mean.cpu(), q.log_precision.cpu(), q.log_mean.cpu())
+    return Prediction(q.mean.cpu().numpy(), as_arrays(measures.all_measures(q, novelty)), p_values, here)
 
 
-def _joined(parts: list[Prediction]) -> Prediction:
+def joined(parts: list[Prediction]) -> Prediction:
+    """Predictions of several batches as one."""
     scores = {name: np.concatenate([part.scores[name] for part in parts]) for name in parts[0].scores}
-    found = [part.p_values for part in parts if part.p_values is not None]
+    p_values = [part.novelty_p_value for part in parts if part.novelty_p_value is not None]
+    found = [part.distribution for part in parts if part.distribution is not None]
+    asked = [part.by_teacher for part in parts if part.by_teacher is not None]
     return Prediction(
-        torch.cat([part.probabilities for part in parts]), scores, np.concatenate(found) if found else None
+        np.concatenate([part.probabilities for part in parts]),
+        scores,
+        np.concatenate(p_values) if p_values else None,
+        Dirichlet.cat(found) if found else None,
+        np.concatenate(asked) if asked else None,
     )

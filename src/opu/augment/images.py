@@ -11,12 +11,22 @@ from torch import Tensor
 
 from opu.augment.transforms import Transform, mixup, normal_like, one_of, uniform
 
-__all__ = ["affine", "default", "intensity", "mixup", "pixel_noise", "shuffled_patches", "smooth_noise"]
+__all__ = ["affine", "default", "intensity", "mixup", "of_bytes", "pixel_noise", "shuffled_patches", "smooth_noise"]
 
 
 def default() -> Transform:
     """For each row one of mixup, affine, shuffled patches, pixel noise, intensity and smooth noise."""
     return one_of(mixup, affine, shuffled_patches, pixel_noise, intensity, smooth_noise)
+
+
+def of_bytes(transform: Transform) -> Transform:
+    """The same transformation of images whose pixels are bytes: computed in float32 and rounded."""
+
+    def rounded(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        changed: Tensor = transform(x.float(), generator)
+        return changed.round().clamp(0, 255).to(x.dtype)
+
+    return rounded
 
 
 def affine(x: Tensor, generator: torch.Generator | None = None) -> Tensor:

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 import opu
 from opu import measures, plotting
 from opu.demo import data
+from opu.distillation.outcome import keep_evaluation
 from opu.distillation.run_folder import make_folder
 from opu.environment import environment
 from opu.evaluation.compare import TEACHER_MEASURES, compare
-from opu.fidelity.run import keep_evaluation
 from opu.files import write_json
 from opu.students import Student
 from opu.tables import print_table

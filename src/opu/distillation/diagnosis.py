@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from opu.batches import Batch, tensors
 from opu.objectives import Objective
 from opu.students.links import BoundedLink
 
@@ -13,7 +14,7 @@ class Diverged(RuntimeError):
     """The loss or its gradient is no longer finite; the last checkpoint is from before that."""
 
 
-def explain(step: int, loss: float, objective: Objective, x: Tensor, log_particles: Tensor, student: nn.Module) -> str:
+def explain(step: int, loss: float, objective: Objective, x: Batch, log_particles: Tensor, student: nn.Module) -> str:
     """One sentence with the step, the objective and the likely cause."""
     what = "its gradient" if math.isfinite(loss) else "the loss"
     return (
@@ -23,8 +24,8 @@ def explain(step: int, loss: float, objective: Objective, x: Tensor, log_particl
 
 
 @torch.no_grad()
-def _cause(x: Tensor, log_particles: Tensor, student: nn.Module) -> str:
-    if not bool(torch.isfinite(x).all()):
+def _cause(x: Batch, log_particles: Tensor, student: nn.Module) -> str:
+    if not all(bool(torch.isfinite(t).all()) for t in tensors(x).values()):
         return "the inputs of this batch hold NaN or infinite values, perhaps from the augmentation"
     if bool(torch.isnan(log_particles).any()):
         return "the teacher gave NaN particles; check it on these inputs"

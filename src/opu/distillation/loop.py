@@ -10,15 +10,18 @@ import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
+from opu.batches import Batch, num_rows, to_device
 from opu.cuda_graph import CudaGraph
 from opu.devices import device_of
-from opu.distillation.calibration import calibrate, predict_all
+from opu.distillation.calibration import calibrate_on, predict_all
 from opu.distillation.diagnosis import stuck
+from opu.distillation.outcome import leave_evaluation, leave_student
 from opu.distillation.preparation import Prepared, Split, prepare
-from opu.distillation.random_state import restore_random_state
 from opu.distillation.recipe import Recipe
 from opu.distillation.run_folder import open_folder
 from opu.distillation.state import Distillation, Run
+from opu.distillation.watching import as_watchers, watch
+from opu.inputs.random_state import restore_random_state
 from opu.novelty import FEWEST_INPUTS
 from opu.teachers import Teacher
 
@@ -33,6 +36,7 @@ def distill(
     out: str | Path | None = None,
     resume: bool = False,
     progress: bool = True,
+    on_epoch: Any = None,
 ) -> Distillation:
     """Fit a student to a teacher over inputs, features only.
 
@@ -42,16 +46,24 @@ def distill(
     Args:
         teacher: Gives particles: ``teacher(x, num_particles) -> (S, B, K)`` log-probabilities.
         student: Predicts a Dirichlet. It is trained in place, on the device where its weights are.
-        inputs: A tensor, an array, a dataset, a loader, or an iterable of batches; labels that come along are not read.
+        inputs: A tensor, an array, a data frame; a dict, tuple or dataclass of these, for networks with several inputs; a
+            dataset, a loader, or an iterable of batches. Labels that come along are not read. A loader is read anew in each
+            epoch, with its own sampler, workers and collation; a stream is never collected.
         recipe: Objective, particles, epochs, augmentation and all other settings; the robust recipe by default.
         held_out: Fraction of the inputs kept for choosing the best epoch and for calibrating novelty, or such inputs
-            themselves. Take inputs that the teacher was not trained on: on training inputs p-values come out too small.
-        out: Folder for ``config.json``, ``log.jsonl`` and the checkpoint.
+            themselves. Take inputs that the teacher was not trained on: on training inputs p-values come out too small. A
+            fraction is drawn at random from rows and from the items of a loader's sampler; of a stream it is chosen by a
+            checksum of the features, and of a generator it is the beginning.
+        out: Folder for ``config.json``, ``log.jsonl``, the checkpoint, and in the end ``student/`` with what ``opu export``
+            and ``opu fidelity`` need.
         resume: Go on with the run in ``out``.
         progress: Show a progress bar.
+        on_epoch: Called after each epoch with an :class:`opu.distillation.Epoch`; or a TensorBoard ``SummaryWriter``, a run
+            of Weights & Biases, or a list of these.
     """
     if resume and out is None:
         raise ValueError("resume needs the folder of the run to go on with; got out=None. Pass the folder as out=.")
+    watchers = as_watchers(on_epoch)
     ready = prepare(teacher, student, inputs, recipe or Recipe(), held_out)
     folder = open_folder(out, ready.settings, resume=resume)
     before = folder.checkpoint()
@@ -61,31 +73,40 @@ def distill(
     run = Run(ready.student.fresh_start(ready.teacher, ready.recipe), ready.objective, split.plan)
     at_start = {"random_at_start": split.random_at_start}
     if before is None:
-        folder.save_checkpoint(run.state() | at_start)
+        folder.save_checkpoint(run.state() | split.feed.state() | at_start)
     else:
+        split.feed.load(before)
         run.load(before)
         folder.rewind_log(run.step)
     step = _step(run, split)
     with _progress_bar(progress, run.plan.total_steps, run.step) as advance:
         while run.step < run.plan.total_steps:
             run.set_rates()
-            loss = run.count(step(split.rows.take(run.next_rows()).to(device_of(run.student))))
+            batch = split.feed.batch(run.step)
+            if batch is None:
+                _end_early(run, split)
+                break
+            loss = run.count(step(to_device(batch, device_of(run.student))))
             folder.log(step=run.step, epoch=run.epoch, loss=loss, learning_rate=run.plan.rate(run.step - 1))
             if run.epoch_is_over:
                 folder.log(step=run.step, epoch=run.epoch, held_out=run.judge(split.judge))
+                watch(watchers, run)
             if run.checkpoint_is_due:
-                folder.save_checkpoint(run.state() | at_start)
+                folder.save_checkpoint(run.state() | split.feed.state() | at_start)
             advance(loss)
     result = run.finish()
     _calibrate(ready, split.held_out)
+    if folder.path is not None:
+        leave_student(folder.path, ready.student)
+        leave_evaluation(folder.path, ready.teacher, split.held_out, split.seen, ready.recipe.num_particles)
     return result
 
 
-def _step(run: Run, split: Split) -> Callable[[Tensor], Tensor]:
+def _step(run: Run, split: Split) -> Callable[[Batch], Tensor]:
     """One step on a batch of inputs: augment, draw particles, update; captured as a CUDA graph if the recipe says so."""
     device, recipe = device_of(run.student), run.plan.recipe
 
-    def step(x: Tensor) -> Tensor:
+    def step(x: Batch) -> Tensor:
         x = split.augment(x)
         with torch.no_grad():
             log_particles = split.teacher(x, recipe.num_particles).to(device)
@@ -94,11 +115,24 @@ def _step(run: Run, split: Split) -> Callable[[Tensor], Tensor]:
     return CudaGraph(step, device) if recipe.cuda_graph else step
 
 
-def _calibrate(ready: Prepared, held_out: Tensor | None) -> None:
+def _end_early(run: Run, split: Split) -> None:
+    """Say that the inputs ended before the steps did, and judge what there is."""
+    warnings.warn(
+        f"the inputs ended after {run.step} of {run.plan.total_steps} steps, before the learning rate had fallen to its end; "
+        "give steps= for so many batches, or inputs that can be read again.",
+        stacklevel=3,
+    )
+    if run.step == 0:
+        raise ValueError("the inputs ended before the first step; give more of them, or hold fewer out.")
+    if not run.epoch_is_over:
+        run.judge(split.judge)
+
+
+def _calibrate(ready: Prepared, held_out: list[Batch]) -> None:
     """Calibrate novelty on the held-out inputs, and warn where the precision no longer tells them apart."""
-    if held_out is None or len(held_out) < FEWEST_INPUTS:
+    if sum(num_rows(part) for part in held_out) < FEWEST_INPUTS:
         return
-    calibrate(ready.student, held_out, ready.recipe.blend)
+    calibrate_on(ready.student, held_out, ready.recipe.blend)
     found = stuck(ready.student.bounds(), predict_all(ready.student, held_out).log_precision)
     if found is not None:
         warnings.warn(found, stacklevel=3)

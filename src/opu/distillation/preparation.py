@@ -5,18 +5,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from opu.augment import Transform
+from opu.batches import Batch, cat, num_rows, shapes, take, tensors, to_device
 from opu.checks import check_particles, check_randomness, first_line
 from opu.devices import device_of
-from opu.distillation.random_state import random_state, restore_random_state
 from opu.distillation.recipe import Plan, Recipe
 from opu.distillation.state import HeldOut
 from opu.distributions.dirichlet import Dirichlet
-from opu.inputs import Rows, as_rows
+from opu.inputs import Features, Feed, InMemory, Source, as_source
+from opu.inputs.random_state import random_state
 from opu.objectives import BaseObjective
 from opu.students import BaseStudent, as_student
+from opu.students.reading import conversion, trial
+from opu.students.start import shares_parameters
 from opu.teachers import BaseTeacher, ParticleBank, Teacher, as_teacher
 
 
@@ -26,120 +29,154 @@ class Prepared:
 
     teacher: BaseTeacher
     student: BaseStudent
-    rows: Rows
+    source: Source
     recipe: Recipe
     objective: BaseObjective
-    held_out: Any
+    held_out: float | int | list[Batch]
     settings: dict[str, Any]
 
     def split(self) -> "Split":
         """Hold inputs out, and draw the particles that stay the same. This is where random numbers begin."""
-        start, recipe, teacher = random_state(), self.recipe, self.teacher
-        device = device_of(self.student)
-        rows, kept = _hold_out(self.rows, self.held_out)
-        kept = None if kept is None else kept.to(device)
-        transform = recipe.make_transform(teacher, rows.take(torch.arange(1)))
+        start, recipe, teacher, source = random_state(), self.recipe, self.teacher, self.source
+        fraction = 0.0 if isinstance(self.held_out, list) else self.held_out
+        source, kept = source.hold_out(fraction, recipe.steps)
+        kept = self.held_out if isinstance(self.held_out, list) else kept
+        kept = [to_device(part, device_of(self.student)) for part in kept]
+        example = kept[0] if kept else source.example()
+        transform = recipe.make_transform(teacher, take(example, slice(0, 1)))
         augment = _augmenter(transform, recipe.augmented_fraction)
         judge = HeldOut(teacher, kept, augment, recipe.num_particles)
         if recipe.bank is not None:
-            teacher, rows = _banked(teacher, rows, transform, recipe.bank)
+            teacher, source = _banked(teacher, source, transform, recipe.bank)
             augment = _augmenter(None, 0.0)
-        return Split(teacher, rows, augment, kept, judge, Plan.of(recipe, len(rows)), start)
+        batch_size = min(recipe.batch_size, len(source)) if hasattr(source, "__len__") else recipe.batch_size
+        plan = Plan.of(recipe, source.num_batches(batch_size))
+        seen = source.take(torch.arange(min(200, len(source)))) if isinstance(source, InMemory) else None
+        return Split(teacher, source.feed(batch_size), augment, kept, judge, plan, start, seen)
 
 
 @dataclass(frozen=True)
 class Split:
-    """What a run reads: inputs to train on and how to augment them, inputs to judge by, and the plan over them."""
+    """What a run reads: batches to train on and how to augment them, inputs to judge by, and the plan over them."""
 
     teacher: BaseTeacher
-    rows: Rows
-    augment: Callable[[Tensor], Tensor]
-    held_out: Tensor | None
+    feed: Feed
+    augment: Callable[[Batch], Batch]
+    held_out: list[Batch]
     judge: HeldOut
     plan: Plan
     random_at_start: dict[str, Any]
+    seen: Batch | None
 
 
 def prepare(teacher: Teacher, student: nn.Module, inputs: Any, recipe: Recipe, held_out: Any) -> Prepared:
     """Check everything that can be checked before anything is changed."""
     if not isinstance(recipe, Recipe):
         raise ValueError(f"recipe must be an opu.Recipe, such as opu.Recipe(epochs=10); got {type(recipe).__name__}.")
-    ours, rows = as_student(student), as_rows(inputs)
+    ours, asked = as_student(student), as_teacher(teacher)
     device = device_of(ours)
     if recipe.cuda_graph and device.type != "cuda":
         raise ValueError(f"cuda_graph=True needs a student on a CUDA device; this one is on {device}. Leave it out.")
     if isinstance(held_out, float | int) and not 0 <= held_out < 1:
         raise ValueError(f"held_out must be a fraction of the inputs from 0 up to 1, or inputs; got {held_out}.")
+    if shares_parameters(teacher, ours):
+        raise ValueError(
+            "the student shares weights with its teacher, so distilling would change the teacher; give the student a copy of "
+            "the network, copy.deepcopy(net), or make it with opu.students.from_teacher(teacher)."
+        )
     ours.parameter_groups(recipe.updates)
-    bound = as_teacher(teacher).bind(rows.batches())
-    num_classes = _check_agreement(bound, ours, rows, device)
+    features = Features(ours.reads())
+    source = as_source(inputs, features, batch_size=recipe.batch_size, endless=recipe.steps is not None)
+    _check_source(source, asked, recipe)
+    example = source.example()
+    convert = conversion(ours, example)
+    source, example = source.converted(convert), convert(example)
+    bound = asked.bind(source.batches())
+    num_classes = _check_agreement(bound, ours, to_device(example, device))
     if not isinstance(held_out, float | int):
-        shapes = [tuple(each.take(torch.arange(1)).shape[1:]) for each in (as_rows(held_out), rows)]
-        if shapes[0] != shapes[1]:
-            raise ValueError(f"held_out must have rows like the inputs, of shape {shapes[1]}; got {shapes[0]}.")
-    ours.saw(rows.take(torch.arange(1)))
+        held_out = _given(held_out, features, convert, example)
+    ours.saw(take(example, slice(0, 1)))
     # An optimiser keeps its state in another form on a GPU, so a run goes on where it began.
     settings = recipe.settings(num_classes) | {"link": ours.link_name(), "device": device.type}
-    return Prepared(bound, ours, rows, recipe, recipe.make_objective(num_classes), held_out, settings)
+    return Prepared(bound, ours, source, recipe, recipe.make_objective(num_classes), held_out, settings)
 
 
-@torch.no_grad()
-def _check_agreement(teacher: BaseTeacher, student: BaseStudent, rows: Rows, device: torch.device) -> int:
-    """Ask both about a few rows, restore the random state, and return the number of classes."""
-    x = rows.take(torch.arange(min(len(rows), 8))).to(device)
-    state, mode = random_state(), student.training
-    student.eval()
-    try:
-        q = student(x)
-    except RuntimeError as error:
-        raise ValueError(f"the student cannot read inputs of shape {tuple(x.shape)}: {error}.") from error
-    finally:
-        student.train(mode)
-    if not isinstance(q, Dirichlet):
+def _check_source(source: Source, teacher: BaseTeacher, recipe: Recipe) -> None:
+    """Refuse what cannot be done with a loader or a stream."""
+    if isinstance(teacher, ParticleBank) and not teacher.knows_inputs and not source.in_order:
         raise ValueError(
-            f"a student must predict a Dirichlet for each input; this one gives a {type(q).__name__}. Make one with "
-            "opu.students.from_teacher(teacher)."
+            "this bank's particles belong to inputs in a certain order, and these inputs may come in another; give them to "
+            "the bank, ParticleBank(particles, inputs), or distil on a tensor or a dataset."
         )
-    try:
-        log_particles = teacher(x, 4)
-    except TypeError as error:
+    by_number = hasattr(source, "__len__")
+    if recipe.cuda_graph and not by_number:
         raise ValueError(
-            f"a teacher is called as teacher(x, num_particles), which failed ({first_line(error)}). For a network with "
-            "dropout use opu.teachers.MCDropout(net)."
-        ) from error
-    check_particles(log_particles, num_rows=len(x), num_classes=q.num_classes)
-    check_randomness(log_particles)
-    restore_random_state(state)
+            "cuda_graph=True needs batches of one size; give a tensor or a dataset in place of a loader or stream."
+        )
+    if recipe.bank is not None and not by_number and not source.in_order:
+        raise ValueError(
+            "bank= keeps particles for inputs that come again; give a tensor, a dataset or a loader that does not shuffle."
+        )
+
+
+def _check_agreement(teacher: BaseTeacher, student: BaseStudent, x: Batch) -> int:
+    """Ask both about a few rows, and return the number of classes."""
+    with trial(student):
+        q = student(x)
+        if not isinstance(q, Dirichlet):
+            raise ValueError(
+                f"a student must predict a Dirichlet for each input; this one gives a {type(q).__name__}. Make one with "
+                "opu.students.from_teacher(teacher)."
+            )
+        if len(q) != num_rows(x):
+            raise ValueError(
+                f"a student must predict one Dirichlet for each of the {num_rows(x)} inputs; this one gives {len(q)}. A "
+                "single example needs a leading axis: x.unsqueeze(0)."
+            )
+        try:
+            log_particles = teacher(x, 4)
+        except TypeError as error:
+            raise ValueError(
+                f"a teacher is called as teacher(x, num_particles), which failed ({first_line(error)}). For a network with "
+                "dropout use opu.teachers.MCDropout(net)."
+            ) from error
+        check_particles(log_particles, num_rows=num_rows(x), num_classes=q.num_classes)
+        check_randomness(log_particles)
     return int(q.num_classes)
 
 
-def _hold_out(rows: Rows, held_out: Any) -> tuple[Rows, Tensor | None]:
-    if not isinstance(held_out, float | int):
-        return rows, torch.cat(list(as_rows(held_out).batches()))
-    count = int(held_out * len(rows))
-    if count == 0:
-        return rows, None
-    order = torch.randperm(len(rows))
-    return rows.subset(order[count:]), rows.take(order[:count])
+def _given(held_out: Any, features: Features, convert: Callable[[Batch], Batch], like: Batch) -> list[Batch]:
+    """Held-out inputs that the user gave, as batches."""
+    source = as_source(held_out, features).converted(convert)
+    kept = [source.batch] if isinstance(source, InMemory) else list(source.batches())
+    if not kept:
+        raise ValueError("held_out inputs must have at least one row; got none. Give a fraction, such as 0.1, instead.")
+    # Sequences may be of any length, and are longer or shorter in each batch.
+    tokens = not all(t.is_floating_point() for t in tensors(like).values())
+    if not tokens and shapes(kept[0]) != shapes(like):
+        raise ValueError(f"held_out must have rows like the inputs, of shape {shapes(like)}; got {shapes(kept[0])}.")
+    return kept
 
 
-def _augmenter(transform: Transform | None, fraction: float) -> Callable[[Tensor], Tensor]:
-    def augment(x: Tensor) -> Tensor:
-        count = round(fraction * len(x))
+def _augmenter(transform: Transform | None, fraction: float) -> Callable[[Batch], Batch]:
+    def augment(x: Batch) -> Batch:
+        count = round(fraction * num_rows(x))
         if transform is None or count == 0:
             return x
         # Rows come shuffled, so the last ones are a random choice; the transformation may look at the whole batch.
-        return torch.cat([x[:-count], transform(x, None)[-count:]])
+        return cat([take(x, slice(None, -count)), take(transform(x, None), slice(-count, None))])
 
     return augment
 
 
 @torch.no_grad()
-def _banked(teacher: BaseTeacher, rows: Rows, transform: Transform | None, size: int) -> tuple[BaseTeacher, Rows]:
+def _banked(
+    teacher: BaseTeacher, source: Source, transform: Transform | None, size: int
+) -> tuple[BaseTeacher, InMemory]:
     """The inputs, and the same number of augmented ones, with particles that are drawn once."""
-    parts = list(rows.batches())
+    parts = list(source.batches())
     if transform is not None:
         parts += [transform(part, None) for part in parts]
     particles = torch.cat([teacher(part, size).cpu() for part in parts], 1)
-    x = torch.cat(parts)
-    return ParticleBank(particles, x, outputs="log_probabilities"), Rows(x)
+    x = cat(parts)
+    return ParticleBank(particles, x, outputs="log_probabilities"), InMemory(x)

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from opu import objectives
 from opu.augment import Transform, default_transform
+from opu.batches import Batch
 from opu.choices import OPTIMIZERS, SCHEDULES, UPDATES, OptimizerName, Schedule, Updates, check_choice
 from opu.novelty import Blend
 from opu.objectives import BaseObjective, Objective, as_objective
@@ -30,14 +31,16 @@ class Recipe:
             the number of classes as the weight of KL, and ``"cross_entropy + 10*mmd"`` for more than fifty classes.
         num_particles: Number of fresh particles per input and step.
         epochs: Passes over the inputs. The default is 30, or more where the inputs are few, to make 1,500 steps.
-        batch_size: Inputs per step.
+        steps: Number of steps in all, in place of epochs: for a stream that does not end, or whose length is unknown.
+        batch_size: Inputs per step. A loader's batches are taken as they come.
         learning_rate: The learning rate at the start.
         schedule: How the learning rate changes: ``cosine`` falls to 0, ``constant`` stays, ``steps`` falls to a tenth after
             half of the steps and to a hundredth after three quarters.
         optimizer: ``adam``, ``sgd``, or a function from parameters to an optimiser.
         updates: ``joint``, or ``alternating``: the mean's parameters and the precision's in turn, as in the paper.
-        augment: How to make inputs wider than the data. ``"auto"`` picks by shape (images, feature vectors) if the teacher
-            can label new inputs; None leaves the inputs alone.
+        augment: How to make inputs wider than the data: a function from a batch and a generator to such a batch. ``"auto"``
+            picks by shape (images, feature vectors) if the teacher can label new inputs, and leaves integers, such as tokens,
+            and masks as they are (:mod:`opu.augment.tokens` has transformations of those); None leaves all inputs alone.
         augmented_fraction: Fraction of each batch that is augmented.
         start_from_teacher: Start the networks of an untrained student from the teacher's network if shapes agree.
         bank: Draw this number of particles per input once, and reuse them in every epoch.
@@ -52,6 +55,7 @@ class Recipe:
     objective: str | Objective | None = None
     num_particles: int = 64
     epochs: int | None = None
+    steps: int | None = None
     batch_size: int = 128
     learning_rate: float = 1e-3
     schedule: Schedule = "cosine"
@@ -66,12 +70,14 @@ class Recipe:
     cuda_graph: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("num_particles", "epochs", "batch_size", "bank", "checkpoint_every"):
+        for name in ("num_particles", "epochs", "steps", "batch_size", "bank", "checkpoint_every"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, int | np.integer):
                 raise ValueError(f"{name} must be a whole number; got {value!r}.")
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1; got {value}.")
+        if self.epochs is not None and self.steps is not None:
+            raise ValueError(f"give epochs or steps, not both; got epochs={self.epochs} and steps={self.steps}.")
         if not isinstance(self.learning_rate, float | int) or not 0 < self.learning_rate < math.inf:
             raise ValueError(f"learning_rate must be a positive number; got {self.learning_rate!r}.")
         if not 0 <= self.augmented_fraction <= 1:
@@ -105,7 +111,7 @@ class Recipe:
             return torch.optim.Adam(parameters, rate, capturable=on_gpu)
         return torch.optim.SGD(parameters, rate, fused=True if on_gpu else None)
 
-    def make_transform(self, teacher: BaseTeacher, example: Tensor) -> Transform | None:
+    def make_transform(self, teacher: BaseTeacher, example: Batch) -> Transform | None:
         """The augmentation for inputs like the example, if there is to be one."""
         if not isinstance(self.augment, str):
             return self.augment
@@ -113,7 +119,7 @@ class Recipe:
 
     def settings(self, num_classes: int) -> dict[str, Any]:
         """What a resumed run must agree in, ready for a json file; functions are known by their names."""
-        names = ("num_particles", "epochs", "batch_size", "learning_rate", "schedule", "updates", "bank")
+        names = ("num_particles", "epochs", "steps", "batch_size", "learning_rate", "schedule", "updates", "bank")
         chosen = objectives.default(num_classes) if self.objective is None else self.objective
         return {
             "objective": _text(chosen),
@@ -130,36 +136,32 @@ def _text(value: object) -> str:
 
 @dataclass(frozen=True)
 class Plan:
-    """How many steps a run takes, on which rows, at which learning rate.
+    """How many steps a run takes, and at which learning rate.
 
     Attributes:
-        num_rows: Number of inputs.
-        batch_size: Inputs per step.
-        epochs: Passes over the inputs.
+        steps_per_epoch: Number of steps between two looks at the held-out inputs: a pass over the inputs, if it ends.
+        total_steps: Number of steps in all.
         recipe: Gives learning rate and schedule.
     """
 
-    num_rows: int
-    batch_size: int
-    epochs: int
+    steps_per_epoch: int
+    total_steps: int
     recipe: Recipe
 
     @classmethod
-    def of(cls, recipe: Recipe, num_rows: int) -> "Plan":
-        """The plan of a recipe for this number of inputs."""
-        batch_size = min(recipe.batch_size, num_rows)
-        epochs = recipe.epochs or max(FEWEST_EPOCHS, math.ceil(FEWEST_STEPS / (num_rows // batch_size)))
-        return cls(num_rows, batch_size, epochs, recipe)
+    def of(cls, recipe: Recipe, num_batches: int | None) -> "Plan":
+        """The plan of a recipe for this number of batches in a pass; None if that is unknown."""
+        if recipe.steps is not None:
+            most = math.ceil(recipe.steps / FEWEST_EPOCHS)
+            return cls(min(num_batches or most, max(most, 1)), recipe.steps, recipe)
+        assert num_batches is not None
+        epochs = recipe.epochs or max(FEWEST_EPOCHS, math.ceil(FEWEST_STEPS / num_batches))
+        return cls(num_batches, epochs * num_batches, recipe)
 
     @property
-    def steps_per_epoch(self) -> int:
-        """Number of whole batches; a smaller last one is left out, so that every step weighs the same."""
-        return max(1, self.num_rows // self.batch_size)
-
-    @property
-    def total_steps(self) -> int:
-        """Number of steps over all epochs."""
-        return self.epochs * self.steps_per_epoch
+    def epochs(self) -> int:
+        """Number of epochs, the last of which may be shorter."""
+        return math.ceil(self.total_steps / self.steps_per_epoch)
 
     def rate(self, step: int) -> float:
         """The learning rate at a step."""

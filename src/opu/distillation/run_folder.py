@@ -18,7 +18,8 @@ class RunFolder:
     """
 
     def __init__(self, path: Path, settings: dict[str, Any], *, resume: bool) -> None:
-        self.path = path
+        self.path: Path | None = path
+        self._log = path / "log.jsonl"
         self._checkpoint = path / "checkpoint" / "latest.safetensors"
         make_folder(path, resume=resume)
         config = path / "config.json"
@@ -36,8 +37,7 @@ class RunFolder:
 
     def rewind_log(self, step: int) -> None:
         """Drop log lines after a step, and a last one that was cut short."""
-        log = self.path / "log.jsonl"
-        kept = []
+        log, kept = self._log, []
         for line in log.read_text().splitlines() if log.exists() else []:
             try:
                 if json.loads(line)["step"] <= step:
@@ -48,7 +48,7 @@ class RunFolder:
 
     def log(self, **values: float | int) -> None:
         """Append one line to ``log.jsonl``."""
-        log = self.path / "log.jsonl"
+        log = self._log
         try:
             with log.open("a") as file:
                 file.write(json.dumps(values) + "\n")
@@ -81,6 +81,8 @@ def make_folder(path: Path, *, resume: bool = False) -> None:
 class NoFolder:
     """A run that leaves nothing behind."""
 
+    path: Path | None = None
+
     def checkpoint(self) -> None:
         """There is none."""
 
@@ -108,7 +110,7 @@ def refuse_other_settings(before: dict[str, Any], now: dict[str, Any]) -> None:
 def _of_today(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     """Settings of a run that began before 0.1.0, in the names of today; those that were not kept then are taken as equal."""
     former = {"broadened_fraction": "augmented_fraction"}
-    later = ("start_from_teacher", "optimizer", "augment", "blend")
+    later = ("start_from_teacher", "optimizer", "augment", "blend", "steps")
     settings = {name: plain(now[name]) for name in later if name in now}
     settings |= {former.get(name, name): value for name, value in before.items()}
     if settings.get("link"):

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from opu.batches import Batch, first_tensor, num_rows, split, take
 from opu.cuda_graph import being_captured
 from opu.distillation.diagnosis import Diverged, explain
-from opu.distillation.random_state import random_state, restore_random_state
 from opu.distillation.recipe import Plan
+from opu.inputs.random_state import random_state, restore_random_state
 from opu.objectives import BaseObjective
 from opu.students import BaseStudent
 from opu.teachers import Teacher
@@ -38,13 +39,17 @@ class HeldOut:
     """The objective on held-out inputs, augmented like the others, against particles that stay the same."""
 
     def __init__(
-        self, teacher: Teacher, inputs: Tensor | None, augment: Callable[[Tensor], Tensor], num_particles: int
+        self, teacher: Teacher, inputs: list[Batch], augment: Callable[[Batch], Batch], num_particles: int
     ) -> None:
-        self.batches: list[tuple[Tensor, Tensor]] = []
+        self.batches: list[tuple[Batch, Tensor]] = []
+        rows = 0
         with torch.no_grad():
-            for part in [] if inputs is None else inputs[:_MAX_HELD_OUT].split(256):
-                x = augment(part)
-                self.batches.append((x, teacher(x, num_particles).to(x.device)))
+            for part in (part for batch in inputs for part in split(batch, 256)):
+                if rows == _MAX_HELD_OUT:
+                    break
+                x = augment(take(part, slice(0, _MAX_HELD_OUT - rows)))
+                rows += num_rows(x)
+                self.batches.append((x, teacher(x, num_particles).to(first_tensor(x).device)))
 
     @torch.no_grad()
     def value(self, student: nn.Module, objective: BaseObjective) -> float:
@@ -67,7 +72,6 @@ class Run:
                 "frozen into the graph; make it so, for example SGD(p, torch.tensor(0.01, device='cuda'), fused=True)."
             )
         self.step = 0
-        self.order = torch.empty(0, dtype=torch.int64)
         self.best_value = math.inf
         self.best_weights: dict[str, Tensor] = {}
         self.result = Distillation()
@@ -79,24 +83,18 @@ class Run:
 
     @property
     def epoch_is_over(self) -> bool:
-        """Whether the last step was the last of its epoch."""
-        return self.step % self.plan.steps_per_epoch == 0
+        """Whether the last step was the last of its epoch, or of the run."""
+        return self.step % self.plan.steps_per_epoch == 0 or self.step == self.plan.total_steps
 
     @property
     def checkpoint_is_due(self) -> bool:
         """Whether a checkpoint follows the last step."""
-        return self.step % (self.plan.recipe.checkpoint_every or self.plan.steps_per_epoch) == 0
+        every = self.plan.recipe.checkpoint_every or self.plan.steps_per_epoch
+        return self.step % every == 0 or self.step == self.plan.total_steps
 
     @property
     def _rates_are_tensors(self) -> bool:
         return all(isinstance(group["lr"], Tensor) for each in self.optimizers for group in each.param_groups)
-
-    def next_rows(self) -> Tensor:
-        """The rows of the next batch; they are shuffled anew in each epoch."""
-        place, size = self.step % self.plan.steps_per_epoch, self.plan.batch_size
-        if place == 0:
-            self.order = torch.randperm(self.plan.num_rows)
-        return self.order[place * size : (place + 1) * size]
 
     def set_rates(self) -> None:
         """Give the optimisers the learning rate of the next step."""
@@ -107,7 +105,7 @@ class Run:
                 else:
                     options["lr"] = self.plan.rate(self.step)
 
-    def update(self, x: Tensor, log_particles: Tensor) -> Tensor:
+    def update(self, x: Batch, log_particles: Tensor) -> Tensor:
         """One step on one batch; returns the loss. With alternating updates, each group of parameters sees its own loss."""
         self.student.distill_mode()
         loss = torch.empty(0)
@@ -120,7 +118,7 @@ class Run:
             optimizer.step()
         return loss.detach()
 
-    def _refuse_divergence(self, loss: Tensor, group: list[nn.Parameter], x: Tensor, log_particles: Tensor) -> None:
+    def _refuse_divergence(self, loss: Tensor, group: list[nn.Parameter], x: Batch, log_particles: Tensor) -> None:
         length = torch.nn.utils.get_total_norm([p.grad for p in group if p.grad is not None])
         if not bool(torch.isfinite(loss) & torch.isfinite(length)):
             raise Diverged(explain(self.step, float(loss.detach()), self.objective, x, log_particles, self.student))
@@ -156,7 +154,6 @@ class Run:
         """Everything that the next step depends on."""
         return {
             "step": self.step,
-            "order": self.order,
             "student": dict(self.student.state_dict()),
             "kept_layers": self.student.kept_layers,
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
@@ -171,7 +168,7 @@ class Run:
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`state` returned, the random state last."""
-        self.step, self.order = state["step"], state["order"]
+        self.step = state["step"]
         self.student.load_state_dict(state["student"])
         self.student.kept_layers = state.get("kept_layers", self.student.kept_layers)
         for optimizer, part in zip(self.optimizers, state["optimizers"], strict=True):

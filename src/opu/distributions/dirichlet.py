@@ -105,6 +105,10 @@ class Dirichlet:
         """The same Dirichlets without gradients."""
         return Dirichlet(self.mean.detach(), self.log_precision.detach(), self.log_mean.detach())
 
+    def interval(self, level: float = 0.9) -> tuple[Float[Tensor, "*B K"], Float[Tensor, "*B K"]]:
+        """Lower and upper end of a credible interval of each class probability."""
+        return self.marginals().interval(level)
+
     # Sampling
 
     def log_rsample(self, num_particles: int) -> Float[Tensor, "S *B K"]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -66,7 +67,7 @@ def compare(
     inside, outside = predict(x), {name: predict(inputs) for name, inputs in ood.items()}
     result: dict[str, Any] = {"accuracy": {}, "calibration": {}, "misclassification": {"base_rate": {}}, "ood": {}}
     for model, prediction in inside.items():
-        probabilities = prediction.probabilities
+        probabilities = torch.from_numpy(prediction.probabilities)
         wrong = (probabilities.argmax(-1) != labels).numpy()
         result["misclassification"][model] = _find_errors(prediction.scores, wrong)
         if model != "trivial":
@@ -89,8 +90,8 @@ def assess(inside: Prediction, labels: Tensor, outside: Mapping[str, Prediction]
         labels: Classes of the test inputs.
         outside: Predictions for each out-of-distribution set, by name.
     """
-    p, labels = inside.probabilities, labels.to(inside.probabilities.device)
-    wrong = (p.argmax(-1) != labels).cpu().numpy()
+    p, labels = torch.from_numpy(inside.probabilities), labels.cpu()
+    wrong = (p.argmax(-1) != labels).numpy()
     result: dict[str, Any] = {
         "accuracy": 100 * float(1 - wrong.mean()),
         **_calibration(p, labels),

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from opu.choices import FILE_FORMATS, FileFormat, check_choice
+from opu.distillation.outcome import EVALUATION
 from opu.export.file import Exported, write
 from opu.export.onnx_file import OPSETS
-from opu.fidelity.run import EVALUATION
 from opu.files import read_state
 from opu.students import Student, load
 from opu.students.standardise import Standardise
@@ -72,8 +72,7 @@ def _find(source: Path) -> tuple[Student, Standardise | None, list[Any] | None]:
 
         model = OnePassClassifier.load(source)
         return model.student_, model.standardise_, model.classes_.tolist()
-    folder = source / "student" if (source / "student" / "config.json").exists() else source
-    return load(folder), None, None
+    return load(source), None, None
 
 
 def _kept(source: Path) -> tuple[Tensor | None, Tensor | None]:

@@ -10,7 +10,8 @@ from scipy.stats import spearmanr
 from torch import Tensor, nn
 
 from opu import measures
-from opu.checks import check_inputs, check_labels, check_particles
+from opu.batches import Batch, check_batch, fit_to, num_rows, split
+from opu.checks import check_labels, check_particles
 from opu.devices import device_of
 from opu.distributions.dirichlet import Dirichlet
 from opu.distributions.kernels import Kernel
@@ -60,10 +61,10 @@ class Fidelity:
 def report(
     student: nn.Module,
     teacher: Teacher,
-    inputs: Tensor,
+    inputs: Batch,
     *,
     labels: Tensor | None = None,
-    seen: Tensor | None = None,
+    seen: Batch | None = None,
     num_particles: int = 500,
     kernel: Kernel | None = None,
 ) -> Fidelity:
@@ -78,14 +79,14 @@ def report(
         num_particles: Number of particles per input.
         kernel: Kernel of the MMD; by default the exponential one.
     """
-    check_inputs(inputs)
+    check_batch(inputs)
     q, log_particles = _predict(student, teacher, inputs, num_particles)
-    check_particles(log_particles, num_rows=len(inputs), num_classes=q.num_classes)
+    check_particles(log_particles, num_rows=num_rows(inputs), num_classes=q.num_classes)
     if labels is not None:
-        labels, _ = check_labels(torch.as_tensor(labels), len(inputs), q.num_classes)
+        labels, _ = check_labels(torch.as_tensor(labels), num_rows(inputs), q.num_classes)
     distances, on_seen = gaps(q, log_particles, kernel), None
     if seen is not None:
-        check_inputs(seen, "seen inputs")
+        check_batch(seen, "seen inputs")
         on_seen = gaps(*_predict(student, teacher, seen, num_particles), kernel)
     ours, theirs = q.mean.double(), measures.mean(log_particles.double())
     information = {"teacher": measures.mutual_information(log_particles), "student": measures.mutual_information(q)}
@@ -93,7 +94,7 @@ def report(
     variation = (ours - theirs).abs().sum(-1) / 2
     names = ("total", "noise", "family", "amortisation", "bound")
     summary: dict[str, Any] = {
-        "num_inputs": len(inputs),
+        "num_inputs": num_rows(inputs),
         "num_particles": len(log_particles),
         "mmd": {name: _mean(getattr(distances, name)) for name in names},
         "squared": distances.squared_parts(),
@@ -131,10 +132,10 @@ def covered(q: Dirichlet, log_particles: Float[Tensor, "S B K"]) -> Float[Tensor
 
 
 @torch.no_grad()
-def _predict(student: nn.Module, teacher: Teacher, inputs: Tensor, num_particles: int) -> tuple[Dirichlet, Tensor]:
+def _predict(student: nn.Module, teacher: Teacher, inputs: Batch, num_particles: int) -> tuple[Dirichlet, Tensor]:
     student.eval()
-    device, parts = device_of(student), inputs.split(1000)
-    q = Dirichlet.cat([student(part.to(device)) for part in parts])
+    device, parts = device_of(student), list(split(inputs, 1000))
+    q = Dirichlet.cat([student(fit_to(part, student)) for part in parts])
     q = Dirichlet.from_logits(q.log_mean, q.log_precision)  # a user's own student may be normalised only roughly
     return q, torch.cat([teacher(part, num_particles).to(device) for part in parts], 1)
 

@@ -8,18 +8,18 @@ from rich.console import Console
 from torch import Tensor
 
 from opu import plotting
+from opu.batches import Batch, cat, fit_to
 from opu.choices import Outputs
+from opu.distillation.outcome import EVALUATION
 from opu.environment import environment
 from opu.fidelity.report import Fidelity
 from opu.fidelity.report import report as compare
-from opu.files import read_state, write_json, write_state
+from opu.files import read_state, write_json
 from opu.students import load
 from opu.tables import print_table
-from opu.teachers import ParticleBank, Teacher
+from opu.teachers import ParticleBank
 from opu.teachers.array_files import open_array
 
-EVALUATION = "evaluation.safetensors"
-MAX_INPUTS, MAX_SEEN = 1000, 200
 DISTANCES = {
     "total": "MMD: student to particles",
     "noise": "MMD: particles to their distribution (noise)",
@@ -27,28 +27,6 @@ DISTANCES = {
     "amortisation": "MMD: student minus nearest Dirichlet (amortisation gap)",
     "bound": "MMD: student to nearest Dirichlet (bound of that gap)",
 }
-
-
-@torch.no_grad()
-def keep_evaluation(
-    run: Path, teacher: Teacher, inputs: Tensor, labels: Tensor | None, seen: Tensor, num_particles: int = 500
-) -> None:
-    """Write particles for a later report into a run folder: for up to 1000 test inputs, and 200 that the student has seen."""
-    labels = None if labels is None else _thinned(labels, MAX_INPUTS)
-    inputs, seen = _thinned(inputs, MAX_INPUTS), _thinned(seen, MAX_SEEN)
-    state = {
-        "kind": "opu evaluation",
-        "inputs": inputs,
-        "labels": labels,
-        "log_particles": teacher(inputs, num_particles),
-        "seen": seen,
-        "seen_log_particles": teacher(seen, num_particles),
-    }
-    write_state(run / EVALUATION, state)
-
-
-def _thinned(rows: Tensor, most: int) -> Tensor:
-    return rows[:: max(1, len(rows) // most)][:most]  # evenly spaced, since rows may be sorted by class
 
 
 def report_on_run(
@@ -71,8 +49,8 @@ def report_on_run(
         console: Where to print the table.
     """
     console = console or Console()
-    student = load(run / "student" if (run / "student").is_dir() else run)
-    seen: Tensor | None = None
+    student = load(run)
+    seen: Batch | None = None
     if (inputs is None) != (particles is None):
         raise ValueError(
             "--inputs and --particles belong together: the inputs, and the particles of each of them. Give both."
@@ -86,8 +64,7 @@ def report_on_run(
         )
     else:
         x, y, seen, teacher = _kept(run)
-    dtype = next(student.parameters()).dtype
-    x, seen = x.to(dtype), None if seen is None else seen.to(dtype)
+    x, seen = fit_to(x, student), None if seen is None else fit_to(seen, student)
     found = compare(student, teacher, x, labels=y, seen=seen, num_particles=teacher.shape[0])
     worst = [_one_input(found, index) for index in found.worst()]
     result = {**found.summary, "worst": worst, "sentence": found.sentence, "environment": environment()}
@@ -126,19 +103,21 @@ def _one_input(found: Fidelity, index: int) -> dict[str, Any]:
     return {"input": index, **distances, "total_variation": float(found.total_variation[index])}
 
 
-def _kept(run: Path) -> tuple[Tensor, Tensor | None, Tensor, ParticleBank]:
+def _kept(run: Path) -> tuple[Batch, Tensor | None, Batch | None, ParticleBank]:
     path = run / EVALUATION
     if not path.is_file():
         raise ValueError(
-            f"{run} holds no {EVALUATION}, which `opu demo` and `opu fit` write; give --inputs and --particles "
-            "for a student of your own."
+            f"{run} holds no {EVALUATION}, which a run folder has (opu.distill with out=, `opu demo`, `opu fit`); give "
+            "--inputs and --particles for a student alone."
         )
     state = read_state(path)
     if state.get("kind") != "opu evaluation":
         raise ValueError(f"{path} does not hold the particles of a run; use another copy.")
-    both = torch.cat([state["log_particles"], state["seen_log_particles"]], 1)
-    teacher = ParticleBank(both, torch.cat([state["inputs"], state["seen"]]), outputs="log_probabilities")
-    return state["inputs"], state["labels"], state["seen"], teacher
+    inputs, seen = (tuple(each) if isinstance(each, list) else each for each in (state["inputs"], state["seen"]))
+    both, particles = [inputs], [state["log_particles"]]
+    if seen is not None:
+        both, particles = [inputs, seen], [*particles, state["seen_log_particles"]]
+    return inputs, state["labels"], seen, ParticleBank(torch.cat(particles, 1), cat(both), outputs="log_probabilities")
 
 
 def _read(path: Path) -> Tensor:

@@ -14,10 +14,10 @@ from sklearn.model_selection import StratifiedKFold
 
 from opu import measures, plotting
 from opu.choices import TABLE_TEACHERS, TableTeacher, check_choice
+from opu.distillation.outcome import keep_evaluation
 from opu.distillation.run_folder import make_folder
 from opu.environment import environment
 from opu.evaluation import metrics
-from opu.fidelity.run import keep_evaluation
 from opu.files import write_atomically, write_json
 from opu.sklearn.classifier import OnePassClassifier
 from opu.sklearn.frames import MOST_CATEGORIES, Encoding, read_frame, require_pandas

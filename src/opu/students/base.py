@@ -2,12 +2,15 @@
 
 from typing import Any, final
 
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from opu.batches import Batch, call
 from opu.choices import Updates
 from opu.novelty import Novelty
+from opu.prediction import Prediction, predict_batches
 from opu.students.links import BoundedLink
+from opu.students.reading import batches_for
 from opu.teachers import Teacher
 
 
@@ -42,8 +45,26 @@ class BaseStudent(nn.Module):
         """Keep a calibrated novelty score, or forget the one that no longer fits the weights."""
         self.novelty = novelty
 
-    def saw(self, x: Tensor) -> None:
+    def saw(self, x: Batch) -> None:
         """Take note of what inputs look like."""
+
+    def reads(self) -> nn.Module:
+        """The network whose ``forward`` meets the inputs."""
+        return self
+
+    def input_shape(self) -> tuple[int, ...] | None:
+        """Shape of a single input, if it is one tensor and known."""
+        return None
+
+    def predict(self, inputs: Any, *, batch_size: int = 1024) -> Prediction:
+        """Predict inputs of any kind: no gradients, in batches, on the student's device, arrays out.
+
+        Args:
+            inputs: A tensor, an array, a data frame, a dict or tuple of these, a dataset, a loader or an iterable of batches;
+                labels that come along are not read.
+            batch_size: Inputs per batch; a loader's own batches are taken as they come.
+        """
+        return predict_batches(self, batches_for(self, inputs, batch_size))
 
     def fresh_start(self, teacher: Teacher, recipe: Any) -> "BaseStudent":
         """Get ready for a new distillation."""
@@ -83,8 +104,11 @@ class _Module(BaseStudent):
         super().__init__()
         self.module = module
 
-    def forward(self, x: Tensor) -> Any:  # what it gives is checked by distill
-        return self.module(x)
+    def forward(self, x: Batch) -> Any:  # what it gives is checked by distill
+        return call(self.module, x)
+
+    def reads(self) -> nn.Module:
+        return self.module
 
     def set_novelty(self, novelty: Novelty | None) -> None:
         self.module.novelty = novelty  # type: ignore[assignment]

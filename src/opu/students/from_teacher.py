@@ -9,13 +9,14 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
+from opu.batches import Batch, Scores, as_scores, call, cannot_read, fit_to, num_rows, reads
 from opu.checks import first_line
-from opu.devices import device_of
+from opu.inputs import Features
 from opu.students.links import Link
 from opu.students.networks import mlp
 from opu.students.start import copied, network_of
 from opu.students.student import Student
-from opu.teachers.base import Log, as_tensor, to_log_probabilities
+from opu.teachers.base import Log, to_log_probabilities
 
 
 def from_teacher(
@@ -31,8 +32,9 @@ def from_teacher(
         teacher: An ``MCDropout``, ``Ensemble`` or ``WeightSamples`` teacher, or any classifier.
         shared_trunk: One copy with two heads instead of two copies: half the cost of a prediction.
         link: See :class:`Student`.
-        example: A few inputs, as a tensor or an array. They are needed if the network's last layer is not linear or cannot
-            be found, and if the student is saved before it is distilled.
+        example: A few inputs as the network takes them: a tensor, an array, or a dict or tuple of these. They are needed if
+            the network's last layer cannot be found without them, as in models of ``transformers``, and if the student is
+            saved before it is distilled.
     """
     net = network_of(teacher)
     if net is None:
@@ -44,14 +46,29 @@ def from_teacher(
     layers = _plain_mlp(net)
     if layers is not None:
         return _as_mlp(layers, shared_trunk, link)
-    example = None if example is None else as_tensor(example)
-    num_classes = None if example is None else _num_classes(net, example)
-    student = from_network(net, shared_trunk=shared_trunk, link=link, num_classes=num_classes)
-    assert student.architecture is not None
-    student.architecture["outputs"] = getattr(teacher, "outputs", "logits")
+    num_classes, wrapped = None, False
     if example is not None:
-        student.saw(example)
+        example = Features(reads(net))(example)
+        num_classes, wrapped = _try(net, example)
+    student = from_network(
+        wrapped_network(net) if wrapped else net,
+        shared_trunk=shared_trunk,
+        link=link,
+        num_classes=num_classes,
+        example=example,
+    )
+    assert student.architecture is not None
+    student.architecture |= {"outputs": getattr(teacher, "outputs", "logits"), "wrapped": wrapped}
+    if example is not None:
+        student.saw(fit_to(example, net))
     return student
+
+
+def wrapped_network(net: nn.Module) -> nn.Module:
+    """The network as one that takes a batch of any structure and returns a tensor."""
+    if type(net) is nn.Sequential and isinstance(net[-1], Log):
+        return nn.Sequential(Scores(net[0]), net[-1])
+    return Scores(net)
 
 
 def trainable_copy(net: nn.Module) -> nn.Module:
@@ -101,7 +118,15 @@ def _as_mlp(layers: list[nn.Linear], shared_trunk: bool, link: Link | str) -> St
     return student.to(head.weight).start_mean_from(nn.ModuleList(layers)).start_precision_from_mean()
 
 
-def from_network(net: nn.Module, *, shared_trunk: bool, link: Link | str, num_classes: int | None) -> Student:
+def from_network(
+    net: nn.Module,
+    *,
+    shared_trunk: bool,
+    link: Link | str,
+    num_classes: int | None,
+    example: Batch | None = None,
+    head_name: str | None = None,
+) -> Student:
     """The student on a network that is its own already.
 
     Args:
@@ -109,9 +134,11 @@ def from_network(net: nn.Module, *, shared_trunk: bool, link: Link | str, num_cl
         shared_trunk: See :func:`from_teacher`.
         link: See :class:`Student`.
         num_classes: K, if it is known; otherwise it is that of the network's last linear layer.
+        example: A few inputs, with which the last layer of any network can be found.
+        head_name: Name of the last layer, if it is known.
     """
     try:
-        trunk, head = _split(net)
+        trunk, head, head_name = _find_head(net, example, head_name)
         width, num_classes = head.in_features, head.out_features
     except _NoHeadError as reason:
         if shared_trunk:
@@ -131,7 +158,8 @@ def from_network(net: nn.Module, *, shared_trunk: bool, link: Link | str, num_cl
             "binary classifier with one logit z, return the logits 0 and z."
         )
     precision_head = nn.Linear(width, 1).to(next(net.parameters()))
-    architecture = {"architecture": "from_teacher", "shared_trunk": shared_trunk, "num_classes": num_classes}
+    sizes = {"shared_trunk": shared_trunk, "num_classes": num_classes, "head": head_name}
+    architecture = {"architecture": "from_teacher", **sizes}
     if shared_trunk:
         assert head is not None
         return Student(head, precision_head, trunk=trunk, link=link, architecture=architecture)
@@ -140,6 +168,30 @@ def from_network(net: nn.Module, *, shared_trunk: bool, link: Link | str, num_cl
 
 class _NoHeadError(Exception):
     """Why the last linear layer of a network cannot be found."""
+
+
+def _find_head(net: nn.Module, example: Batch | None, name: str | None) -> tuple[nn.Module, nn.Linear, str | None]:
+    """Copies of all that comes before the network's last linear layer, and of that layer; its name if tracing failed."""
+    if name is not None:
+        return *_without(net, name), name
+    try:
+        return *_split(net), None
+    except _NoHeadError:
+        found = None if example is None else head_of(net, example)
+        if found is None:
+            raise
+        return *_without(net, found), found
+
+
+def _without(net: nn.Module, name: str) -> tuple[nn.Module, nn.Linear]:
+    """A copy of the network that returns what its layer of this name would read, and a copy of that layer."""
+    trunk = copied(net)
+    path, _, last = name.rpartition(".")
+    head = trunk.get_submodule(name)
+    if not isinstance(head, nn.Linear):
+        raise ValueError(f"the layer {name!r} of the network should be linear, but is a {type(head).__name__}.")
+    setattr(trunk.get_submodule(path), last, nn.Identity())
+    return trunk, head
 
 
 class _Tracer(fx.Tracer):
@@ -158,7 +210,7 @@ _AFTERWARDS = {"Identity", "Dropout", "log_softmax", "LogSoftmax", "Log"} | _SOF
 
 def _split(net: nn.Module) -> tuple[nn.Module, nn.Linear]:
     """Copies of all that comes before the network's last linear layer, and of that layer."""
-    root = nn.Sequential(copy.deepcopy(net))  # whose forward() has one argument, whatever the network's has
+    root = nn.Sequential(copied(net))  # whose forward() has one argument, whatever the network's has
     try:
         graph = _Tracer().trace(root)
     except Exception as error:  # of many kinds, by what forward() does
@@ -201,16 +253,49 @@ _ONE_TENSOR = (
 
 
 @torch.no_grad()
-def _num_classes(net: nn.Module, example: Tensor) -> int:
+def _try(net: nn.Module, example: Batch) -> tuple[int, bool]:
+    """The number of classes, and whether the network must be wrapped to take a batch and return a tensor."""
     try:
-        scores = net(example.to(device_of(net)))
-    except (RuntimeError, TypeError, IndexError) as error:
+        output = call(net, fit_to(example, net))
+    except (RuntimeError, TypeError, IndexError, KeyError, AttributeError) as error:
         raise ValueError(
-            f"the network cannot read the example of shape {tuple(example.shape)} ({first_line(error)}); give inputs as "
-            "the teacher takes them."
+            f"{cannot_read('the network', example, error)} Give an example as the teacher takes its inputs."
         ) from error
-    if not isinstance(scores, Tensor) or scores.ndim != 2 or len(scores) != len(example):
-        shape = f"shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else f"a {type(scores).__name__}"
-        raise ValueError(_ONE_TENSOR.format(type(net).__name__, shape))
+    scores = as_scores(output, type(net).__name__)
+    if scores.ndim != 2 or len(scores) != num_rows(example):
+        raise ValueError(_ONE_TENSOR.format(type(net).__name__, f"shape {tuple(scores.shape)}"))
     to_log_probabilities(scores, "logits")  # refuses probabilities
-    return int(scores.shape[1])
+    return int(scores.shape[1]), not (isinstance(output, Tensor) and isinstance(example, Tensor))
+
+
+@torch.no_grad()
+def head_of(net: nn.Module, example: Batch) -> str | None:
+    """The name of the linear layer whose outputs are the class scores, found by running the network.
+
+    A layer is the last one if the network without it gives features from which the layer makes the same scores.
+
+    Args:
+        net: In evaluation mode.
+        example: A few inputs.
+    """
+    example, called = fit_to(example, net), []
+    layers = {layer: name for name, layer in net.named_modules() if isinstance(layer, nn.Linear)}
+    hooks = [layer.register_forward_hook(lambda layer, *_: called.append(layer)) for layer in layers]
+    try:
+        wanted = call(net, example)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for layer in dict.fromkeys(reversed(called)):
+        if layer.out_features != wanted.shape[-1]:
+            continue
+        try:
+            trunk, head = _without(net, layers[layer])
+            features = call(trunk, example)
+            found = head(features) if features.ndim == 2 else None
+        except Exception:  # of many kinds, by what the network does with its layer
+            continue
+        if found is not None and found.shape == wanted.shape and torch.allclose(found, wanted, rtol=1e-4, atol=1e-5):
+            name: str = layers[layer]
+            return name
+    return None

@@ -1,6 +1,5 @@
 """The architectures of the paper, and any backbone of the user's."""
 
-import copy
 import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,6 +9,7 @@ import torch
 from torch import nn
 
 from opu.students.links import Link
+from opu.students.start import copied
 from opu.students.student import Student
 
 
@@ -74,7 +74,7 @@ def from_backbone(
     """A student on a network of the user's, with linear heads.
 
     Args:
-        trunk: From inputs to features, ``(B, num_features)`` once flattened.
+        trunk: From inputs to features, ``(B, num_features)`` once flattened. The student gets a copy; yours does not change.
         num_features: How many features the trunk gives.
         num_classes: K.
         shared_trunk: Both heads on one trunk; otherwise the precision gets a copy of the trunk of its own.
@@ -84,10 +84,11 @@ def from_backbone(
     sizes = {"num_features": num_features, "num_classes": num_classes, "shared_trunk": shared_trunk}
     architecture = {"architecture": "from_backbone", **sizes}
     mean_head, precision_head = nn.Linear(num_features, num_classes), nn.Linear(num_features, 1)
+    trunk = copied(trunk)
     if shared_trunk:
         return Student(mean_head, precision_head, trunk=trunk, link=link, architecture=architecture)
     mean_net = nn.Sequential(trunk, nn.Flatten(), mean_head)
-    precision_net = nn.Sequential(copy.deepcopy(trunk), nn.Flatten(), precision_head)
+    precision_net = nn.Sequential(copied(trunk), nn.Flatten(), precision_head)
     return Student(mean_net, precision_net, link=link, architecture=architecture)
 
 

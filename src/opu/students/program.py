@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from opu.batches import Batch, first_tensor, rebuild, repeat, take, tensors
 from opu.checks import first_line
 
 # Operators of the aten library that a program may call, also in place. None touches files or memory beyond its arguments.
@@ -51,7 +52,7 @@ _KINDS: dict[str, type] = {"dtype": torch.dtype, "memory_format": torch.memory_f
 
 @dataclass(frozen=True)
 class _Value:
-    """A value by name: ``input``, ``device`` (that of the input), ``weight:<name>``, or the result of an earlier step."""
+    """A value by name: ``input`` or ``input:<name>``, ``device``, ``weight:<name>``, or the result of an earlier step."""
 
     name: str
 
@@ -70,6 +71,8 @@ class Program(nn.Module):
             for name in program["weights"]:
                 _register(self, name, weights[name], trained=name not in program["buffers"])
             self._weights = [str(name) for name in program["weights"]]
+            # Names of the parts of an input that has several, in a dict, a tuple or a dataclass.
+            self.input_names = [str(name) for name in program["inputs"]] if "inputs" in program else None
             self._steps = [_decode_step(entry) for entry in program["steps"]]
             self._output = str(program["output"])
             self._last_uses = self._find_last_uses()
@@ -77,9 +80,9 @@ class Program(nn.Module):
             message = f"the graph of this network cannot be read ({first_line(error)}); use another copy."
             raise ValueError(message) from error
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Batch) -> Tensor:
         """What the network returned."""
-        values: dict[str, Any] = {"input": x, "device": x.device}
+        values: dict[str, Any] = {**self._named(x), "device": first_tensor(x).device}
         for name in self._weights:
             path, _, last = name.rpartition(".")
             values[f"weight:{name}"] = getattr(self.get_submodule(path), last)
@@ -90,9 +93,23 @@ class Program(nn.Module):
         output: Tensor = values[self._output]
         return output
 
+    def _named(self, x: Batch) -> dict[str, Tensor]:
+        if self.input_names is None:
+            return {"input": x}
+        given = {self.input_names[0]: x} if isinstance(x, Tensor) else tensors(x)
+        missing = [name for name in self.input_names if name not in given]
+        if missing:
+            raise ValueError(
+                f"this student's inputs have the parts {', '.join(self.input_names)}; {', '.join(missing)} is missing, and "
+                f"{', '.join(given)} was given."
+            )
+        return {f"input:{name}": given[name] for name in self.input_names}
+
     def _find_last_uses(self) -> list[set[str]]:
         """For each step, the values that no later one needs; every value must be made before it is used."""
-        made = {"input", "device", *(f"weight:{name}" for name in self._weights)}
+        made = {"device", *(f"input:{name}" for name in self.input_names or [])}
+        made |= {"input"} if self.input_names is None else set()
+        made |= {*(f"weight:{name}" for name in self._weights)}
         uses = []
         for name, _, args, kwargs in self._steps:
             uses.append(_names([args, kwargs]))
@@ -108,47 +125,69 @@ class Program(nn.Module):
         return spent[::-1]
 
 
-def to_program(module: nn.Module, example: Tensor) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def to_program(module: nn.Module, example: Batch) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The program of a network for batches of any size, and the constants in it that are not in its state dict.
 
     Args:
         module: In evaluation mode from here on.
         example: A batch of inputs.
     """
-    example = torch.cat([example[:1], example[:1]])  # a batch of one would be taken for a constant
+    example = repeat(take(example, slice(0, 1)), 2)  # a batch of one would be taken for a constant
+    parts = tensors(example)
     try:
-        exported = _export(module.eval(), example)
-        constants = {name: value for name, value in exported.constants.items() if isinstance(value, Tensor)}
-        return _encode_graph(exported), constants
+        if isinstance(example, Tensor):
+            exported, names, prefix = _export(module.eval(), (example,)), None, ""
+        else:
+            exported, names = _export(_FromParts(module.eval(), example), tuple(parts.values())), list(parts)
+            prefix = "module."
+        constants = {n.removeprefix(prefix): v for n, v in exported.constants.items() if isinstance(v, Tensor)}
+        return _encode_graph(exported, names, prefix), constants
     except Exception as error:  # of many kinds, by what the network does that cannot be traced
         raise ValueError(
             f"the network {type(module).__name__} cannot be written as a graph ({first_line(error)[:200]})"
         ) from error
 
 
-def _export(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
+class _FromParts(nn.Module):
+    """A network that takes the tensors of a batch as separate arguments, in the order of :func:`opu.batches.tensors`."""
+
+    def __init__(self, module: nn.Module, like: Batch) -> None:
+        super().__init__()
+        self.module, self.like = module, like
+
+    def forward(self, *parts: Tensor) -> Tensor:
+        output: Tensor = self.module(rebuild(self.like, parts))
+        return output
+
+
+def _export(module: nn.Module, parts: tuple[Tensor, ...]) -> torch.export.ExportedProgram:
     """Trace the network for any size of each axis, or, if its layers depend on the others, for any size of the batch.
 
     Tracing runs the network. If that takes the size of the batch for a constant, its code is read instead.
     """
-    batch: dict[int, Any] = {0: torch.export.Dim("batch")}
-    every = {axis: torch.export.Dim.AUTO for axis, size in enumerate(example.shape) if size > 1} | batch
+    batch: list[dict[int, Any]] = [{0: torch.export.Dim("batch")} for _ in parts]
+    sizes = [[axis for axis, size in enumerate(part.shape) if size > 1] for part in parts]
+    every = [dict.fromkeys(axes, torch.export.Dim.AUTO) | first for axes, first in zip(sizes, batch, strict=True)]
     attempts = [(axes, strict) for axes in (every, batch) for strict in (False, True)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for axes, strict in attempts[:-1]:
+        for number, (axes, strict) in enumerate(attempts):
+            shapes: Any = (tuple(axes),) if isinstance(module, _FromParts) else tuple(axes)
             try:
-                return torch.export.export(module, (example,), dynamic_shapes=(axes,), strict=strict)
+                return torch.export.export(module, parts, dynamic_shapes=shapes, strict=strict)
             except Exception:  # of many kinds; the last attempt says why
-                continue
-        return torch.export.export(module, (example,), dynamic_shapes=(batch,), strict=True)
+                if number == len(attempts) - 1:
+                    raise
+    raise AssertionError("one of the attempts returns or raises")
 
 
-def _encode_graph(exported: torch.export.ExportedProgram) -> dict[str, Any]:
+def _encode_graph(exported: torch.export.ExportedProgram, parts: list[str] | None, prefix: str) -> dict[str, Any]:
     signature, graph = exported.graph_signature, exported.graph
     buffers = {**signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}
-    weights = {**signature.inputs_to_parameters, **buffers}
+    buffers = {node: name.removeprefix(prefix) for node, name in buffers.items()}
+    weights = {node: name.removeprefix(prefix) for node, name in signature.inputs_to_parameters.items()} | buffers
     used = []
+    inputs = iter(["input"] if parts is None else [f"input:{name}" for name in parts])
     for node in reversed(graph.nodes):
         if node.op == "call_function" and "_assert" in str(node.target):
             graph.erase_node(node)
@@ -160,7 +199,7 @@ def _encode_graph(exported: torch.export.ExportedProgram) -> dict[str, Any]:
             names[node] = f"weight:{weights[node.name]}"
             used += [weights[node.name]] if node.users else []
         elif node.op == "placeholder":
-            names[node] = "input"
+            names[node] = next(inputs)
         elif node.op == "call_function":
             names[node] = node.name
             kwargs = {key: _encode(value, names) for key, value in node.kwargs.items()}
@@ -170,6 +209,7 @@ def _encode_graph(exported: torch.export.ExportedProgram) -> dict[str, Any]:
             raise TypeError(f"it holds a part of kind {node.op}")
     (output,) = signature.user_outputs
     return {
+        **({} if parts is None else {"inputs": parts}),
         "weights": sorted(set(used)),
         "buffers": sorted(set(used) & set(buffers.values())),
         "steps": steps,

@@ -20,6 +20,37 @@ def network_of(teacher: Any) -> nn.Module | None:
     return teacher if isinstance(teacher, nn.Module) and not isinstance(teacher, BaseStudent) else None
 
 
+def shares_parameters(teacher: Any, student: nn.Module) -> bool:
+    """Whether a teacher computes with a weight of the student, so that training one would change the other."""
+    theirs = {w.data_ptr() for net in _networks(teacher) for w in net.parameters() if w.numel()}
+    return any(w.data_ptr() in theirs for w in student.parameters() if w.numel() and not w.is_meta)
+
+
+def _networks(value: Any, depth: int = 3) -> list[nn.Module]:
+    """The networks that a teacher holds: as attributes, in lists and dicts, or around a function."""
+    if isinstance(value, nn.Module):
+        return [value]
+    if depth == 0:
+        return []
+    if isinstance(value, list | tuple):
+        inner = list(value)
+    elif isinstance(value, dict):
+        inner = list(value.values())
+    else:
+        cells = [cell.cell_contents for cell in getattr(value, "__closure__", None) or () if _is_full(cell)]
+        bound = [getattr(value, name, None) for name in ("__self__", "func", "args", "keywords")]
+        inner = [*cells, *bound, *getattr(value, "__dict__", {}).values()]
+    return [net for each in inner for net in _networks(each, depth - 1)]
+
+
+def _is_full(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
+
+
 def copied(net: Module) -> Module:
     """A deep copy, also of a network with weights that a hook computes before each call (old weight norm, pruning)."""
     attributes = [value for layer in net.modules() for value in vars(layer).values() if isinstance(value, Tensor)]

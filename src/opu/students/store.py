@@ -10,20 +10,24 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
+from opu.batches import call
 from opu.files import write_atomically, write_json
 from opu.novelty import Novelty
 from opu.students import compressed, networks
-from opu.students.from_teacher import from_network, trainable_copy
+from opu.students.from_teacher import from_network, trainable_copy, wrapped_network
 from opu.students.links import parse_link
 from opu.students.program import Program, to_program
+from opu.students.signature import made_up
 from opu.students.start import copied
 from opu.students.student import Student
 from opu.teachers.base import as_logits
 
-FORMAT = 3
-_READABLE = (2, FORMAT)  # version 2 is from before 0.1.0, and differs in the name of one tensor
+FORMAT = 4
+# Version 2 is from before 0.1.0 and differs in the name of one tensor; version 3 knows inputs of one tensor only.
+_READABLE = (2, 3, FORMAT)
 _MISFIT = "the description of this student does not fit {} ({}); it may have been edited."
 _NOVELTY = [f"novelty.{part}" for part in ("entropy", "dispersion", "scores", "blend")]
+_OF_USERS = ("from_teacher", "from_backbone")  # whose networks are of a user's own class, and kept as programs
 _BUILDERS = {
     "mlp": networks.mlp,
     "lenet": networks.lenet,
@@ -43,7 +47,7 @@ def save(student: Student, folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"a student is saved into a folder; {folder} is a file. Choose another path.")
     weights, metadata = dict(student.state_dict()), {"format": "pt"}
-    if description["architecture"] == "from_teacher":
+    if description["architecture"] in _OF_USERS:
         programs, constants = _programs(student, description)
         weights, metadata = weights | constants, metadata | {"programs": json.dumps(programs)}
     weights = {name: w.detach().cpu().contiguous().clone() for name, w in weights.items()}
@@ -53,14 +57,14 @@ def save(student: Student, folder: Path) -> None:
 
 def _programs(student: Student, description: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The student's networks as programs, and the constants in them, by name; none if they cannot be traced."""
-    if "input_shape" not in description:
+    if "inputs" not in description:
+        if description["architecture"] == "from_backbone":
+            return {}, {}
         raise ValueError(
             "to save this student, its inputs must be known; distil it first, or give some: from_teacher(teacher, example=x)."
         )
     student = copied(student).cpu().eval()
-    x = torch.zeros(2, *description["input_shape"], dtype=getattr(torch, description["input_type"]))
-    if x.is_floating_point():
-        x = x.to(next(student.parameters()).dtype)
+    x = made_up(description["inputs"], floats=next(student.parameters()).dtype)
     programs: dict[str, Any] = {}
     constants: dict[str, Tensor] = {}
     try:
@@ -70,7 +74,7 @@ def _programs(student: Student, description: dict[str, Any]) -> tuple[dict[str, 
                 programs[name], found = to_program(net, x)
                 constants |= {f"{name}.{key}": value for key, value in found.items()}
             if name == "trunk" and net is not None:
-                x = net(x).flatten(1)
+                x = call(net, x).flatten(1)
     except ValueError as error:
         warnings.warn(f"{error}; to load this student, give its class: opu.load(folder, backbone=net).", stacklevel=4)
         return {}, {}
@@ -81,16 +85,19 @@ def load(folder: str | Path, *, backbone: nn.Module | None = None) -> Student:
     """Read a student that :meth:`Student.save` wrote.
 
     Args:
-        folder: The folder with ``config.json`` and ``model.safetensors``.
+        folder: A folder of :meth:`Student.save`, or a run folder with ``student/`` in it.
         backbone: The user's network. A student made by ``from_backbone`` needs its trunk, whose weights are replaced. One
             made by ``from_teacher`` is built on a copy of the network; by default it runs the graph in the file.
     """
     if backbone is not None and not isinstance(backbone, nn.Module):
         raise ValueError(f"backbone must be a network, such as Net(); got {backbone!r}.")
-    folder = Path(folder)
+    folder = student_folder(Path(folder))
     description = _read_config(folder / "config.json")
     weights, metadata = _read_weights(folder / "model.safetensors")
-    if description.get("architecture") == "from_teacher":
+    inputs = _inputs_of(description)
+    if description.get("architecture") == "from_teacher" or (
+        backbone is None and metadata.get("programs", "{}") != "{}"
+    ):
         student = _from_teacher(description, backbone, metadata, weights)
         own = student.state_dict()  # the class may have other buffers than the graph
         weights = {name: w for name, w in weights.items() if name in own or name.startswith("novelty.")}
@@ -98,10 +105,23 @@ def load(folder: str | Path, *, backbone: nn.Module | None = None) -> Student:
         student = _build(description, backbone)
     if any(name.startswith("novelty.") for name in weights):
         student.novelty = Novelty(*(weights.get(name, torch.empty(0)) for name in _NOVELTY))
+    student.inputs = inputs
     _refuse_other_shapes(folder, student, weights)
     # Assigned, not copied, so that a student saved in float64 comes back in float64.
     student.load_state_dict(weights, assign=True)
     return student.eval()
+
+
+def student_folder(folder: Path) -> Path:
+    """The folder of the student itself, for that of a run or of a student."""
+    if (folder / "student" / "config.json").is_file():
+        return folder / "student"
+    if (folder / "checkpoint").is_dir():
+        raise ValueError(
+            f"the run in {folder} has not ended, so there is no student/ in it yet; go on with opu.distill(..., "
+            "out=folder, resume=True)."
+        )
+    return folder
 
 
 def _missing(path: Path) -> ValueError:
@@ -148,7 +168,10 @@ def _build(description: dict[str, Any], backbone: nn.Module | None) -> Student:
         raise ValueError(f"a saved student is one of {', '.join(_BUILDERS)}, from_teacher; this one says {name!r}.")
     if name == "from_backbone":
         if backbone is None:
-            raise ValueError("this student stands on a backbone; give it: opu.load(folder, backbone=net).")
+            raise ValueError(
+                "this student stands on a network of your own, whose graph is not in its files; give it in Python: "
+                "opu.load(folder, backbone=net), and export it with opu.export.write(student, 'student.onnx', x)."
+            )
         options["trunk"] = backbone
     try:
         parse_link(str(options["link"]))
@@ -171,13 +194,19 @@ def _from_teacher(
     options = dict(description)
     try:
         link = parse_link(str(options.pop("link")))
-        shared, num_classes, outputs = bool(options["shared_trunk"]), int(options["num_classes"]), options["outputs"]
+        shared, num_classes, outputs = (
+            bool(options["shared_trunk"]),
+            int(options["num_classes"]),
+            options.get("outputs", "logits"),
+        )
+        head, wrapped = options.get("head"), bool(options.get("wrapped"))
         programs = dict(json.loads(metadata.get("programs", "{}")))
     except (TypeError, ValueError, RuntimeError, KeyError) as error:
         raise ValueError(_MISFIT.format("from_teacher", error)) from error
     if net is not None:
         net = as_logits(trainable_copy(net), outputs)
-        student = from_network(net, shared_trunk=shared, link=link, num_classes=num_classes)
+        net = wrapped_network(net) if wrapped else net
+        student = from_network(net, shared_trunk=shared, link=link, num_classes=num_classes, head_name=head)
     elif {"mean_net", "precision_net"} <= programs.keys():
         made = {name: Program(each, _below(name, weights)) for name, each in programs.items()}
         student = Student(made["mean_net"], made["precision_net"], trunk=made.get("trunk"), link=link)
@@ -187,6 +216,20 @@ def _from_teacher(
         )
     student.architecture = options
     return student
+
+
+def _inputs_of(description: dict[str, Any]) -> dict[str, Any] | None:
+    """What inputs look like, taken out of the description; files of version 3 kept it in two entries."""
+    inputs = description.pop("inputs", None)
+    shape, kind = description.pop("input_shape", None), description.pop("input_type", None)
+    inputs = {"shape": shape, "type": kind} if inputs is None and shape is not None else inputs
+    if inputs is not None:
+        try:
+            with torch.device("meta"):  # no memory for sizes that a file asks for
+                made_up(inputs)
+        except (TypeError, ValueError, KeyError, AttributeError, RuntimeError, RecursionError) as error:
+            raise ValueError(_MISFIT.format("its inputs", error)) from error
+    return inputs
 
 
 def _below(part: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:

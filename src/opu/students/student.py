@@ -7,15 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from opu.batches import Batch, call, first_rows, fit_to, num_rows, reads, take
 from opu.checks import check_particles
 from opu.choices import Updates
-from opu.devices import device_of
 from opu.distributions.dirichlet import Dirichlet
 from opu.distributions.pointwise import maximum_likelihood
-from opu.inputs import as_rows
+from opu.inputs import Features, InDataset, InMemory, as_source
 from opu.students.base import BaseStudent
 from opu.students.links import BoundedLink, Link, parse_link
 from opu.students.links import bounds_for as link_bounds
+from opu.students.reading import conversion, explained
+from opu.students.signature import described
 from opu.students.start import checksum, copy_weights, network_of
 from opu.teachers import Teacher
 
@@ -49,27 +51,41 @@ class Student(BaseStudent):
         self.architecture = architecture
         # Set by builders with random weights; while it agrees, nobody has trained or loaded this student.
         self.untrained: int | None = None
+        # What one input looks like (opu.students.signature), once it is known.
+        self.inputs: dict[str, Any] | None = None
 
-    def forward(self, x: Tensor) -> Dirichlet:
-        """One Dirichlet for each row of ``x``."""
-        return Dirichlet.from_logits(*self.heads(x))
+    def forward(self, x: Batch) -> Dirichlet:
+        """One Dirichlet for each row of ``x``: a tensor, or a dict, tuple or dataclass of tensors."""
+        try:
+            return Dirichlet.from_logits(*self.heads(x))
+        except (RuntimeError, TypeError, AttributeError, KeyError, IndexError) as error:
+            raise explained(self, x, error) from error
 
-    def heads(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def heads(self, x: Batch) -> tuple[Tensor, Tensor]:
         """Logits of the mean, and the log-precision."""
-        features = x if self.trunk is None else self.trunk(x).flatten(1)
-        z = self.precision_net(features).squeeze(-1)
+        features = x if self.trunk is None else call(self.trunk, x).flatten(1)
+        z = call(self.precision_net, features).squeeze(-1)
         # Under autocast the heads may return half precision; a log-precision of 7 needs float32.
-        return _at_least_float32(self.mean_net(features)), self.link(_at_least_float32(z))
+        return _at_least_float32(call(self.mean_net, features)), self.link(_at_least_float32(z))
+
+    def reads(self) -> nn.Module:
+        """The network whose ``forward`` meets the inputs."""
+        return reads(self.mean_net if self.trunk is None else self.trunk)
+
+    def input_shape(self) -> tuple[int, ...] | None:
+        """Shape of a single input, if it is one tensor and known."""
+        known = (self.inputs or {}).get("shape")
+        return None if known is None else tuple(known)
 
     def description(self) -> dict[str, Any] | None:
         """How to build this student again, if it knows."""
-        return None if self.architecture is None else {**self.architecture, "link": str(self.link)}
+        if self.architecture is None:
+            return None
+        return {**self.architecture, "link": str(self.link), **({} if self.inputs is None else {"inputs": self.inputs})}
 
-    def saw(self, x: Tensor) -> None:
+    def saw(self, x: Batch) -> None:
         """Remember shape and type of inputs, without which a network of a user's own class cannot be written to a file."""
-        if self._copies_teacher:
-            assert self.architecture is not None
-            self.architecture |= {"input_shape": list(x.shape[1:]), "input_type": str(x.dtype).removeprefix("torch.")}
+        self.inputs = described(x)
 
     def parameter_groups(self, updates: Updates) -> list[list[nn.Parameter]]:
         """All parameters, or the mean's and the precision's in turn; a shared trunk belongs to both."""
@@ -170,13 +186,22 @@ class Student(BaseStudent):
             raise ValueError(
                 "bounds are fitted before distilling; this student is trained, and would predict otherwise."
             )
-        rows = as_rows(x)
-        some = rows.take(torch.arange(0, len(rows), max(1, len(rows) // 500))[:500])
-        particles = teacher(some.to(device_of(self)), num_particles)
-        check_particles(particles, num_rows=len(some))
+        some = self._some(x, 500)
+        particles = torch.cat([teacher(part, num_particles) for part in some], 1)
+        check_particles(particles, num_rows=sum(num_rows(part) for part in some))
         low, high = link_bounds(maximum_likelihood(particles).log_precision)
         self.link = replace(link, low=min(link.low, low), high=max(link.high, high))  # type: ignore[assignment]
         return self
+
+    def _some(self, inputs: Any, most: int) -> list[Batch]:
+        """At most so many inputs: evenly spaced rows, or the first ones of a loader or stream."""
+        source = as_source(inputs, Features(self.reads()), endless=True)
+        if isinstance(source, InMemory | InDataset):
+            parts = [source.take(torch.arange(0, len(source), max(1, len(source) // most))[:most])]
+        else:
+            parts = list(first_rows(source.batches(), most))
+        convert = conversion(self, take(parts[0], slice(0, 2)))
+        return [fit_to(convert(part), self) for part in parts]
 
     def save(self, folder: str | Path) -> None:
         """Write ``config.json`` and ``model.safetensors`` into a folder; :func:`opu.load` reads them."""

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from opu.batches import Batch, as_scores, call, take
 from opu.checks import check_at_least
 from opu.choices import OUTPUTS, Outputs, check_choice
 from opu.cuda_graph import being_captured
@@ -26,7 +27,7 @@ class Teacher(Protocol):
     are requested, and a random subset when fewer are.
     """
 
-    def __call__(self, x: Tensor, num_particles: int) -> Float[Tensor, "S B K"]:
+    def __call__(self, x: Batch, num_particles: int) -> Float[Tensor, "S B K"]:
         """Particles for a batch of inputs."""
         ...
 
@@ -41,10 +42,10 @@ class BaseTeacher(ABC):
     known_inputs_only: ClassVar[bool] = False
 
     @abstractmethod
-    def __call__(self, x: Tensor, num_particles: int) -> Float[Tensor, "S B K"]:
+    def __call__(self, x: Batch, num_particles: int) -> Float[Tensor, "S B K"]:
         """Particles for a batch of inputs."""
 
-    def bind(self, batches: Iterable[Tensor]) -> "BaseTeacher":
+    def bind(self, batches: Iterable[Batch]) -> "BaseTeacher":
         """Get ready for a run over these inputs; :func:`opu.distill` calls this once and uses the result."""
         return self
 
@@ -58,7 +59,7 @@ class _Callable(BaseTeacher):
     def __init__(self, function: Teacher) -> None:
         self.function = function
 
-    def __call__(self, x: Tensor, num_particles: int) -> Any:  # what it returns is checked by its user
+    def __call__(self, x: Batch, num_particles: int) -> Any:  # what it returns is checked by its user
         return self.function(x, num_particles)
 
 
@@ -109,9 +110,9 @@ def _check_outputs(values: Tensor, outputs: Outputs) -> None:
 class Log(nn.Module):
     """The logarithm of probabilities; an exact 0 is raised to 1e-12."""
 
-    def forward(self, probabilities: Tensor) -> Tensor:
+    def forward(self, probabilities: Any) -> Tensor:
         """Log-probabilities."""
-        return probabilities.clamp(min=1e-12).log()
+        return as_scores(probabilities).clamp(min=1e-12).log()
 
 
 def as_logits(net: nn.Module, outputs: Outputs) -> nn.Module:
@@ -148,7 +149,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
             child.training = mode
 
 
-def bytes_per_row(module: nn.Module, x: Tensor) -> int:
+def bytes_per_row(module: nn.Module, x: Batch) -> int:
     """Upper bound of the memory that one input needs in a module: the sizes of the outputs of all its leaves."""
     total = 0
 
@@ -161,7 +162,7 @@ def bytes_per_row(module: nn.Module, x: Tensor) -> int:
     handles = [leaf.register_forward_hook(count) for leaf in leaves]
     try:
         with evaluating(module):
-            module(x[:1])
+            call(module, take(x, slice(0, 1)))
     finally:
         for handle in handles:
             handle.remove()

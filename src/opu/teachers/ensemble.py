@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from opu.batches import Batch, fit_to, scores
 from opu.choices import Outputs
-from opu.devices import device_of
 from opu.teachers.base import BaseTeacher, as_logits, choose, evaluating, to_log_probabilities
 
 
@@ -24,12 +24,12 @@ class Ensemble(BaseTeacher):
             raise ValueError(f"an ensemble needs at least two members; got {len(members)}.")
         self.members, self.outputs = list(members), outputs
 
-    def __call__(self, x: Tensor, num_particles: int) -> Float[Tensor, "S B K"]:
+    def __call__(self, x: Batch, num_particles: int) -> Float[Tensor, "S B K"]:
         """Log-probabilities of a random subset of the members, or of all of them."""
         particles = []
         for member in (self.members[i] for i in choose(len(self.members), num_particles)):
             with evaluating(member):
-                outputs: Tensor = member(x.to(device_of(member, x)))
+                outputs = scores(member, fit_to(x, member))
             particles.append(to_log_probabilities(outputs.float(), self.outputs))
         return torch.stack(particles)
 

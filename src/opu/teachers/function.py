@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from opu.batches import Batch, first_tensor, num_rows
 from opu.checks import check_at_least, check_particle_shape, check_particles
 from opu.choices import Outputs
 from opu.teachers.base import BaseTeacher, as_tensor, to_log_probabilities
@@ -20,17 +21,17 @@ class Function(BaseTeacher):
         outputs: Kind of its outputs.
     """
 
-    def __init__(self, function: Callable[[Tensor, int], Any], *, outputs: Outputs = "log_probabilities") -> None:
+    def __init__(self, function: Callable[[Any, int], Any], *, outputs: Outputs = "log_probabilities") -> None:
         self.function, self.outputs = function, outputs
 
-    def __call__(self, x: Tensor, num_particles: int) -> Float[Tensor, "S B K"]:
+    def __call__(self, x: Batch, num_particles: int) -> Float[Tensor, "S B K"]:
         """The function's checked particles, as log-probabilities."""
         check_at_least(1, num_particles=num_particles)
         with torch.no_grad():
             values = as_tensor(self.function(x, num_particles))
-        check_particle_shape(tuple(values.shape), num_rows=len(x))
+        check_particle_shape(tuple(values.shape), num_rows=num_rows(x))
         if self.outputs == "log_probabilities":
             check_particles(values)
         log_particles = to_log_probabilities(values, self.outputs)
         check_particles(log_particles)
-        return log_particles.to(x.device)
+        return log_particles.to(first_tensor(x).device)

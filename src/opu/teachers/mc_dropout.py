@@ -3,15 +3,16 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
+from opu.batches import Batch, first_tensor, fit_to, num_rows, repeat, scores, shapes, split, take
 from opu.checks import check_at_least
 from opu.choices import Outputs
-from opu.devices import device_of
 from opu.teachers.base import BaseTeacher, as_logits, bytes_per_row, chunk_sizes, evaluating, to_log_probabilities
 
 
@@ -39,7 +40,7 @@ class MCDropout(BaseTeacher):
         self._layers = [layer for layer in net.modules() if is_dropout(layer) and not _holds_dropout(layer)]
         self._inner = [layer for layer in net.modules() if _drops_inside(layer)]
         self._repeat_at_input = bool(self._inner)
-        self._bytes: dict[torch.Size, int] = {}
+        self._bytes: dict[tuple[Any, ...], int] = {}
         if not self._layers and not self._inner:
             raise ValueError(
                 "MCDropout needs a network with dropout layers of a rate above 0; got none in "
@@ -56,40 +57,40 @@ class MCDropout(BaseTeacher):
         """The network itself: without dropout it computes about the average of the masked networks."""
         return as_logits(self.net, self.outputs)
 
-    def __call__(self, x: Tensor, num_particles: int) -> Float[Tensor, "S B K"]:
+    def __call__(self, x: Batch, num_particles: int) -> Float[Tensor, "S B K"]:
         """Log-probabilities of ``num_particles`` masked networks."""
         check_at_least(1, num_particles=num_particles)
-        x = x.to(device_of(self.net, x))
-        rows, particles = chunk_sizes(self.memory_budget, self._bytes_per_row(x), len(x))
+        x = fit_to(x, self.net)
+        rows, particles = chunk_sizes(self.memory_budget, self._bytes_per_row(x), num_rows(x))
         counts = [min(particles, num_particles - start) for start in range(0, num_particles, particles)]
         with evaluating(self.net):
             return torch.cat([self._all_rows(x, count, rows) for count in counts])
 
-    def _bytes_per_row(self, x: Tensor) -> int:
+    def _bytes_per_row(self, x: Batch) -> int:
         """Bytes per row of inputs of this shape.
 
         The first call for a shape also finds out whether the batch is the first axis at every dropout layer. It tries
         batches of two sizes, since an axis may have the length of one of them by chance.
         """
-        if x.shape[1:] not in self._bytes:
-            restore_random_state = _random_state(x.device)
+        if shapes(x) not in self._bytes:
+            restore_random_state = _random_state(first_tensor(x).device)
             with evaluating(self.net):
                 for rows in (2, 3):
-                    self._forward(_repeat(x[:1], rows), 2)
+                    self._forward(repeat(take(x, slice(0, 1)), rows), 2)
             restore_random_state()
-            self._bytes[x.shape[1:]] = bytes_per_row(self.net, x)
-        return self._bytes[x.shape[1:]]
+            self._bytes[shapes(x)] = bytes_per_row(self.net, x)
+        return self._bytes[shapes(x)]
 
-    def _all_rows(self, x: Tensor, count: int, rows: int) -> Tensor:
-        chunks, parts = x.split(rows), []
-        restore_random_state = _random_state(x.device) if self.consistent and len(chunks) > 1 else None
+    def _all_rows(self, x: Batch, count: int, rows: int) -> Tensor:
+        chunks, parts = list(split(x, rows)), []
+        restore_random_state = _random_state(first_tensor(x).device) if self.consistent and len(chunks) > 1 else None
         for chunk in chunks:
             if restore_random_state is not None:
                 restore_random_state()  # the same masks for all rows
             parts.append(self._forward(chunk, count))
         return torch.cat(parts, 1)
 
-    def _forward(self, x: Tensor, count: int) -> Tensor:
+    def _forward(self, x: Batch, count: int) -> Tensor:
         if not self._repeat_at_input and count > 1:
             try:
                 return self._masked(x, count, late=True)
@@ -99,13 +100,14 @@ class MCDropout(BaseTeacher):
                 self._repeat_at_input = True
         return self._masked(x, count, late=False)
 
-    def _masked(self, x: Tensor, count: int, late: bool) -> Tensor:
+    def _masked(self, x: Batch, count: int, late: bool) -> Tensor:
         """Log-probabilities of masked networks; if late, the batch is repeated at the first mask, else at the input."""
-        with self._dropping(len(x), count, late):
-            values: Tensor = self.net(x if late else _repeat(x, count))
-        if late and len(values) == len(x):
+        rows = num_rows(x)
+        with self._dropping(rows, count, late):
+            values = scores(self.net, x if late else repeat(x, count))
+        if late and len(values) == rows:
             raise RuntimeError("no dropout layer on the way to the output has repeated the batch")
-        values = values.reshape(count, len(x), *values.shape[1:])
+        values = values.reshape(count, rows, *values.shape[1:])
         if values.ndim != 3:
             raise ValueError(
                 f"the network must give one row of class scores per input; got outputs of shape {tuple(values.shape[1:])}."
@@ -142,11 +144,12 @@ def _holds_dropout(layer: nn.Module) -> bool:
 def _drops_inside(layer: nn.Module) -> bool:
     # These check their own training flag; a transformer layer in evaluation mode uses a fused kernel without dropout.
     inside = isinstance(layer, nn.MultiheadAttention | nn.RNNBase) and layer.dropout > 0
+    # Attention of other libraries reads a rate, and calls a fused kernel that drops weights in training mode.
+    if "attention" in type(layer).__name__.lower() and not isinstance(layer, nn.MultiheadAttention):
+        rates = [value for name, value in vars(layer).items() if "dropout" in name and isinstance(value, float)]
+        rates += [child.p for child in layer.children() if isinstance(child, _DropoutNd)]
+        inside = max(rates, default=0.0) > 0
     return inside or isinstance(layer, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer | nn.TransformerEncoder)
-
-
-def _repeat(x: Tensor, count: int) -> Tensor:
-    return x.repeat(count, *[1] * (x.ndim - 1))
 
 
 def _repeat_rows(rows: int, count: int, _layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
@@ -155,7 +158,7 @@ def _repeat_rows(rows: int, count: int, _layer: nn.Module, inputs: tuple[Tensor,
     if len(z) == rows * count:
         return None
     _must_be_batch(z, rows)
-    return (_repeat(z, count), *rest)
+    return (repeat(z, count), *rest)
 
 
 def _shared_mask(rows: int, count: int, late: bool, layer: nn.Module, _inputs: tuple[Tensor, ...], z: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Stored particles: an array of posterior samples, in memory or in a file of any size."""
 
 from collections.abc import Iterable
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from opu.batches import Batch, as_batch, first_tensor, num_rows, tensors
 from opu.checks import check_particle_shape, check_particles
 from opu.choices import Outputs
 from opu.teachers.array_files import as_array, open_array
-from opu.teachers.base import BaseTeacher, as_tensor, choose, to_log_probabilities
+from opu.teachers.base import BaseTeacher, choose, to_log_probabilities
 
 _ROWS_AT_ONCE = 4096
 
@@ -26,7 +28,8 @@ class ParticleBank(BaseTeacher):
 
     Args:
         particles: A tensor or array ``(S, N, K)``, or the path of a ``.npy``, ``.npz`` or ``.safetensors`` file.
-        inputs: The ``N`` inputs in the same order; by default, those that :func:`opu.distill` is given.
+        inputs: The ``N`` inputs in the same order: a tensor, an array, or a dict, tuple or dataclass of these; by default
+            those that :func:`opu.distill` is given.
         outputs: Kind of the values.
         key: Name of the array in an ``.npz`` or ``.safetensors`` file that holds several.
         floor: Smallest probability; smaller ones are raised to it, since an exact 0 has no logarithm.
@@ -37,7 +40,7 @@ class ParticleBank(BaseTeacher):
     def __init__(
         self,
         particles: Tensor | NDArray[Any] | str | Path,
-        inputs: Tensor | NDArray[Any] | None = None,
+        inputs: Batch | None = None,
         *,
         outputs: Outputs = "probabilities",
         key: str | None = None,
@@ -48,7 +51,12 @@ class ParticleBank(BaseTeacher):
         self._check_all()
         self._row_of: dict[bytes, int] | None = None
         if inputs is not None:
-            self._index([as_tensor(inputs)])
+            self._index([as_batch(inputs)])
+
+    @property
+    def knows_inputs(self) -> bool:
+        """Whether it is known which inputs the particles belong to."""
+        return self._row_of is not None
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -56,13 +64,13 @@ class ParticleBank(BaseTeacher):
         samples, rows, classes = self._array.shape
         return samples, rows, classes
 
-    def bind(self, batches: Iterable[Tensor]) -> "ParticleBank":
+    def bind(self, batches: Iterable[Batch]) -> "ParticleBank":
         """The same bank; if it was made without inputs, its particles now belong to these, in order."""
         if self._row_of is None:
             self._index(batches)
         return self
 
-    def __call__(self, x: Tensor, num_particles: int) -> Float[Tensor, "S B K"]:
+    def __call__(self, x: Batch, num_particles: int) -> Float[Tensor, "S B K"]:
         """The stored particles of these inputs: all of them, or a random subset."""
         if self._row_of is None:
             raise ValueError("this bank does not know its inputs; give them: ParticleBank(particles, inputs).")
@@ -70,19 +78,19 @@ class ParticleBank(BaseTeacher):
         unknown = int((rows == -1).sum())
         if unknown:
             raise ValueError(
-                f"a bank holds particles for its own {self.shape[1]} inputs only; {unknown} of {len(x)} inputs are others. "
-                "Pass the inputs it was made for, unchanged, and augment=None."
+                f"a bank holds particles for its own {self.shape[1]} inputs only; {unknown} of {num_rows(x)} inputs are "
+                "others. Pass the inputs it was made for, unchanged, and augment=None."
             )
         samples = choose(self.shape[0], num_particles).numpy()
         values = torch.from_numpy(np.ascontiguousarray(self._array[np.ix_(samples, rows)]))
-        return to_log_probabilities(values, self.outputs, self.floor).to(x.device)
+        return to_log_probabilities(values, self.outputs, self.floor).to(first_tensor(x).device)
 
-    def _index(self, batches: Iterable[Tensor]) -> None:
+    def _index(self, batches: Iterable[Batch]) -> None:
         self._row_of, count = {}, 0
         for batch in batches:
             for offset, key in enumerate(_keys(batch)):
                 self._row_of[key] = count + offset
-            count += len(batch)
+            count += num_rows(batch)
         if count != self.shape[1]:
             self._row_of = None
             raise ValueError(
@@ -101,11 +109,16 @@ class ParticleBank(BaseTeacher):
             check_particles(to_log_probabilities(part, self.outputs, self.floor))
 
 
-def _keys(batch: Tensor) -> list[bytes]:
-    if batch.ndim < 2:
+def _keys(batch: Batch) -> list[bytes]:
+    """A digest of each input's content, in float32 and integers, which does not change on the way to a device and back."""
+    if isinstance(batch, Tensor) and batch.ndim < 2:
         raise ValueError(
             f"inputs must be a batch with one row for each column of particles; got shape {tuple(batch.shape)}."
         )
-    # An input is recognised by its bytes in float32, which do not change on the way to a device and back.
-    rows = batch.detach().to("cpu", torch.float32).flatten(1).contiguous().numpy()
-    return [row.tobytes() for row in rows]
+    digests = [blake2b(digest_size=16) for _ in range(num_rows(batch))]
+    for part in tensors(batch).values():
+        kept = part.detach().cpu()
+        rows = (kept.float() if kept.is_floating_point() else kept).reshape(len(kept), -1).contiguous().numpy()
+        for digest, row in zip(digests, rows, strict=True):
+            digest.update(row.tobytes())
+    return [digest.digest() for digest in digests]

@@ -13,6 +13,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from opu.batches import Batch, Scores, fit_to, num_rows, shapes
 from opu.choices import Outputs
 from opu.files import write_atomically
 from opu.teachers.base import (
@@ -47,7 +48,7 @@ class WeightSamples(BaseTeacher):
         self.net, self.outputs, self.memory_budget = net, outputs, memory_budget
         self.samples = dict(samples) if isinstance(samples, Mapping) else _stack(samples)
         self.num_samples = _check(net, self.samples)
-        self._bytes: dict[torch.Size, int] = {}
+        self._bytes: dict[tuple[Any, ...], int] = {}
 
     def average_weights(self) -> dict[str, Tensor]:
         """The mean of the samples."""
@@ -80,18 +81,20 @@ class WeightSamples(BaseTeacher):
         known = {name: samples.pop(name).to(w) for name, w in net.state_dict().items() if name in samples}
         return cls(net, known | samples, **options)
 
-    def __call__(self, x: Tensor, num_particles: int) -> Float[Tensor, "S B K"]:
+    def __call__(self, x: Batch, num_particles: int) -> Float[Tensor, "S B K"]:
         """Log-probabilities under a random subset of the samples, or under all of them."""
         device = next(iter(self.samples.values())).device
         index = choose(self.num_samples, num_particles, device)
-        x = x.to(device)
         self.net.to(device)
-        if x.shape[1:] not in self._bytes:
-            self._bytes[x.shape[1:]] = bytes_per_row(self.net, x)
-        _, chunk = chunk_sizes(self.memory_budget, self._bytes[x.shape[1:]], len(x))
+        x = fit_to(x, self.net)
+        if shapes(x) not in self._bytes:
+            self._bytes[shapes(x)] = bytes_per_row(self.net, x)
+        _, chunk = chunk_sizes(self.memory_budget, self._bytes[shapes(x)], num_rows(x))
+        network = Scores(self.net)
 
         def evaluate(weights: dict[str, Tensor]) -> Tensor:
-            outputs: Tensor = functional_call(self.net, weights, (x,))
+            named = {f"net.{name}": w for name, w in weights.items()}
+            outputs: Tensor = functional_call(network, named, (x,))
             return outputs
 
         with evaluating(self.net):

@@ -5,8 +5,8 @@ import random
 import numpy as np
 import torch
 
-from opu.distillation.random_state import random_state, restore_random_state
 from opu.files import read_state, write_state
+from opu.inputs.random_state import random_state, restore_random_state
 
 
 def draws() -> list[object]:

@@ -1,0 +1,125 @@
+"""How a student reads inputs as users have them: numbers of its own type, on its own device, and clear words where not."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from opu.batches import Batch, as_batch, cannot_read, describe, each, fit_to, take, tensors, to_device
+from opu.devices import device_of
+from opu.inputs import Features, as_source
+from opu.inputs.random_state import random_state, restore_random_state
+
+Convert = Callable[[Batch], Batch]
+
+
+def batches_for(student: Any, inputs: Any, batch_size: int = 1024) -> Iterator[Batch]:
+    """Inputs of any kind in batches that the student can read, on its device.
+
+    Args:
+        student: A :class:`opu.students.BaseStudent`.
+        inputs: Whatever :func:`opu.distill` takes.
+        batch_size: Inputs per batch; a loader's own batches are taken as they come.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1; got {batch_size}.")
+    refuse_single(student, inputs)
+    source, convert = as_source(inputs, Features(student.reads()), batch_size=batch_size, endless=True), None
+    for batch in source.batches(batch_size):
+        convert = convert or conversion(student, take(batch, slice(0, 2)))
+        yield fit_to(convert(batch), student)
+
+
+def refuse_single(student: Any, inputs: Any) -> None:
+    """Refuse a single example where a batch belongs, if the student knows what an example looks like."""
+    known = student.input_shape()
+    if known is not None and hasattr(inputs, "shape") and tuple(inputs.shape) == known:
+        raise ValueError(
+            f"inputs must be a batch; got shape {known}, which is that of a single example. Give it a leading axis: x[None]."
+        )
+
+
+def conversion(student: nn.Module, example: Batch) -> Convert:
+    """How inputs become what the student can read: numbers of its own type.
+
+    Integers stay integers if the student can read them, as tokens; otherwise they become floating-point numbers.
+
+    Args:
+        student: Is called with the example, without a trace.
+        example: A few inputs.
+    """
+    weight = next((w for w in student.parameters() if w.is_floating_point()), torch.empty(0))
+
+    def convert(kinds: tuple[torch.dtype, ...] | None) -> Convert:
+        def one(t: Tensor) -> Tensor:
+            return t.to(weight.dtype) if t.is_floating_point() or kinds is None or t.dtype in kinds else t
+
+        return lambda batch: each(one, batch)
+
+    attempts = [convert(())]
+    if not all(t.is_floating_point() for t in tensors(example).values()):
+        attempts += [convert((torch.uint8,)), convert(None)]
+    reasons: list[Exception] = []
+    for attempt in attempts:
+        try:
+            with trial(student):
+                student(to_device(attempt(example), weight.device))
+            return attempt
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, TypeError, AttributeError, KeyError, IndexError, ValueError) as error:
+            reasons.append(error)
+    if isinstance(reasons[0], ValueError):
+        raise reasons[0]
+    raise cannot_read("the student", example, reasons[0]) from reasons[0]
+
+
+@contextmanager
+def trial(student: nn.Module) -> Iterator[None]:
+    """A call that leaves no trace: no gradients, evaluation mode, and the random state restored."""
+    state, modes = random_state(), {layer: layer.training for layer in student.modules()}
+    student.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for layer, mode in modes.items():
+            layer.training = mode
+        restore_random_state(state)
+
+
+def explained(student: nn.Module, x: Any, error: Exception) -> Exception:
+    """The reason why a student could not read what it was called with, in one sentence."""
+    if isinstance(error, torch.OutOfMemoryError | ValueError):
+        return error
+    parts = list(tensors(x).values()) if isinstance(x, Tensor | dict | tuple | list) else []
+    if not parts or not all(isinstance(t, Tensor) for t in parts):
+        try:
+            parts = list(tensors(as_batch(x)).values())
+        except ValueError:
+            parts = []
+        if not isinstance(x, Tensor) and not any(isinstance(t, Tensor) for t in _values(x)):
+            return ValueError(
+                f"a student is called with tensors, student(x); got {type(x).__name__}. For arrays, data frames and lists "
+                "use student.predict(x)."
+            )
+    weight = next((w for w in student.parameters() if w.is_floating_point()), None)
+    if weight is not None and not torch.is_autocast_enabled(weight.device.type):
+        for t in parts:
+            if t.is_floating_point() and t.dtype != weight.dtype:
+                wanted, found = (str(each).removeprefix("torch.") for each in (weight.dtype, t.dtype))
+                return ValueError(
+                    f"this student takes numbers of type {wanted}; got {found}. Convert them, or use student.predict(x)."
+                )
+            if t.device != device_of(student):
+                return ValueError(
+                    f"this student is on {device_of(student)} and its inputs on {t.device}; move them, or use "
+                    "student.predict(x)."
+                )
+    return cannot_read("the student", x, error) if parts else ValueError(f"the student cannot read {describe(x)}.")
+
+
+def _values(x: Any) -> list[Any]:
+    return list(tensors(x).values())

@@ -8,18 +8,19 @@ from numpy.typing import NDArray
 from rich.console import Console
 from scipy.stats import spearmanr
 
+from opu.batches import Batch
 from opu.evaluation import metrics
 from opu.tables import print_table
 
-Predict = Callable[[NDArray[Any]], dict[str, NDArray[Any]]]  # from inputs to outputs by name, as a file gives them
+Predict = Callable[[Batch], dict[str, NDArray[Any]]]  # from inputs to outputs by name, as a file gives them
 
 
 def drift(
     before: Predict,
     after: Predict,
-    inputs: NDArray[np.float32],
+    inputs: Batch,
     labels: NDArray[np.int64] | None = None,
-    ood: Mapping[str, NDArray[np.float32]] | None = None,
+    ood: Mapping[str, Batch] | None = None,
 ) -> dict[str, Any]:
     """Compare two versions of a student on the same inputs.
 
@@ -37,7 +38,7 @@ def drift(
     inside = [predict(inputs) for predict in (before, after)]
     classes = [outputs["probabilities"].argmax(-1) for outputs in inside]
     same = 100 * float(np.mean(classes[0] == classes[1]))
-    found: dict[str, Any] = {"num_inputs": len(inputs), "same_class": same, "measures": {}}
+    found: dict[str, Any] = {"num_inputs": len(classes[0]), "same_class": same, "measures": {}}
     wrong = None if labels is None else [predicted != labels for predicted in classes]
     if wrong is not None:
         found["accuracy"] = [100 * float(1 - w.mean()) for w in wrong]

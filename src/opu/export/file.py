@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from opu._version import __version__
+from opu.batches import Batch, each, num_rows, repeat, shapes, take, tensors
 from opu.distributions.dirichlet import Dirichlet
 from opu.environment import environment
 from opu.export import onnx_file
@@ -18,9 +19,11 @@ from opu.export.drift import drift
 from opu.export.int8 import quantised
 from opu.export.outputs import StudentWithMeasures
 from opu.files import write_atomically
+from opu.inputs import Features
 from opu.novelty import Blend, Novelty
 from opu.students import Student
 from opu.students.compressed import with_plain_layers
+from opu.students.reading import conversion
 from opu.students.start import copied
 
 RATES = (0.01, 0.05)  # rates of false alarms whose novelty thresholds a file holds
@@ -49,13 +52,13 @@ class Exported:
 def write(
     student: Student,
     path: str | Path,
-    example: Tensor,
+    example: Any,
     *,
     prepare: Callable[[Tensor], Tensor] | None = None,
     classes: Sequence[Any] | None = None,
     int8: bool = False,
-    calibration: Tensor | None = None,
-    test: tuple[Tensor, Tensor | None] | None = None,
+    calibration: Any = None,
+    test: tuple[Any, Tensor | None] | None = None,
     opset: int = onnx_file.OPSETS[0],
     overwrite: bool = False,
 ) -> Exported:
@@ -64,7 +67,8 @@ def write(
     Args:
         student: A trained student. It is not changed.
         path: A file that ends in ``.onnx`` or ``.pt2``.
-        example: A few raw inputs, as they will come. The file is checked on them.
+        example: A few raw inputs as they will come: a tensor, an array, or a dict, tuple or dataclass of these, whose keys or
+            fields become the names of the file's inputs. The file is checked on them.
         prepare: From raw inputs to those that the student was distilled on. It becomes part of the file.
         classes: Names of the classes, kept in the file.
         int8: Whether the layers have eight bits; for ONNX only.
@@ -75,9 +79,10 @@ def write(
         overwrite: Whether a file that exists is replaced.
     """
     path = Path(path)
-    _check(path, example, int8, calibration, overwrite)
     student = _exportable_copy(student)
-    network = StudentWithMeasures(student, prepare)
+    example, calibration = _read(student, example, prepare), _read(student, calibration, prepare)
+    _check(path, example, int8, calibration, overwrite)
+    network = StudentWithMeasures(student, prepare, example)
     if classes is not None:
         _check_names(network, example, classes)
     if path.suffix == ".pt2":
@@ -92,45 +97,51 @@ def write(
         if test is not None:
             inputs, labels = test
             known = None if labels is None else labels.numpy()
-            found = drift(float32, onnx_file.runner(model), inputs.numpy(), known)
+            found = drift(float32, onnx_file.runner(model), _read(student, inputs, prepare), known)
     write_atomically(path, model.SerializeToString())
     return Exported(path, path.stat().st_size, network.names, differences, found)
+
+
+def _read(student: Student, inputs: Any, prepare: Any) -> Batch:
+    """Inputs as the file will take them: in float32 where the student reads floating-point numbers."""
+    if inputs is None:
+        return None
+    batch = each(lambda t: t.cpu().contiguous(), Features(student.reads())(inputs))
+    single = each(lambda t: t.float() if t.is_floating_point() else t, batch)
+    return single if prepare is not None else conversion(student, take(single, slice(0, 2)))(single)
 
 
 def _quantise(
     network: StudentWithMeasures,
     model: Any,
-    example: Tensor,
-    calibration: Tensor,
+    example: Batch,
+    calibration: Batch,
     classes: Sequence[Any] | None,
     opset: int,
 ) -> Any:
     """The model in int8, with novelty calibrated on the quantised model's own predictions."""
-    small = quantised(model, calibration.numpy())
+    small = quantised(model, calibration)
     student = network.student
     if student.novelty is None:
         return small
-    outputs = onnx_file.runner(small)(calibration.numpy())
+    outputs = onnx_file.runner(small)(calibration)
     q = Dirichlet(*(torch.from_numpy(outputs[name]) for name in ("probabilities", "log_precision")))
     share, tilt = student.novelty.blend.tolist()
     student.novelty = Novelty.fit(q, Blend(share, tilt))
     metadata = _metadata(student, classes, int8=True)
-    again = onnx_file.to_onnx(StudentWithMeasures(student, network.prepare), example, metadata, opset)
-    return quantised(again, calibration.numpy())
+    again = onnx_file.to_onnx(StudentWithMeasures(student, network.prepare, example), example, metadata, opset)
+    return quantised(again, calibration)
 
 
-def _write_pt2(network: StudentWithMeasures, path: Path, example: Tensor, metadata: dict[str, str]) -> Exported:
-    example = example if len(example) > 1 else torch.cat([example, example])
-    try:
-        program = torch.export.export(network, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},))
-    except Exception as error:  # of many kinds, by what the network does that cannot be exported
-        raise ValueError(onnx_file.refusal(error)) from error
+def _write_pt2(network: StudentWithMeasures, path: Path, example: Batch, metadata: dict[str, str]) -> Exported:
+    example = example if num_rows(example) > 1 else repeat(example, 2)
+    program = _program(network, tuple(tensors(example).values()))
     module = program.module()
-    differences = onnx_file.differences(
-        lambda x: dict(zip(network.names, (y.detach().numpy() for y in module(torch.from_numpy(x))), strict=True)),
-        network,
-        example,
-    )
+
+    def predict(x: Batch) -> dict[str, Any]:
+        return dict(zip(network.names, (y.detach().numpy() for y in module(*tensors(x).values())), strict=True))
+
+    differences = onnx_file.differences(predict, network, example)
     partial = path.with_name(f".{path.stem}.part.pt2")
     try:
         torch.export.save(program, partial, extra_files={"opu.json": json.dumps(metadata)})
@@ -138,6 +149,17 @@ def _write_pt2(network: StudentWithMeasures, path: Path, example: Tensor, metada
     finally:
         partial.unlink(missing_ok=True)
     return Exported(path, path.stat().st_size, network.names, differences)
+
+
+def _program(network: StudentWithMeasures, parts: tuple[Tensor, ...]) -> torch.export.ExportedProgram:
+    *first, last = onnx_file.axes_of(parts)
+    for axes in (*first, last):
+        try:
+            return torch.export.export(network, parts, dynamic_shapes=(axes,))
+        except Exception as error:  # of many kinds, by what the network does that cannot be exported
+            if axes is last:
+                raise ValueError(onnx_file.refusal(error)) from error
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _metadata(student: Student, classes: Sequence[Any] | None, int8: bool) -> dict[str, str]:
@@ -163,15 +185,15 @@ def _exportable_copy(student: Student) -> Student:
 
 
 @torch.no_grad()
-def _check_names(network: StudentWithMeasures, example: Tensor, classes: Sequence[Any]) -> None:
-    count = network(example[:2])[0].shape[-1]
+def _check_names(network: StudentWithMeasures, example: Batch, classes: Sequence[Any]) -> None:
+    count = network(*tensors(take(example, slice(0, 2))).values())[0].shape[-1]
     if len(classes) != count:
         raise ValueError(
             f"the student has {count} classes; got {len(classes)} names. Name each of them, in their order."
         )
 
 
-def _check(path: Path, example: Tensor, int8: bool, calibration: Tensor | None, overwrite: bool) -> None:
+def _check(path: Path, example: Batch, int8: bool, calibration: Batch | None, overwrite: bool) -> None:
     if path.suffix not in (".onnx", ".pt2"):
         raise ValueError(f"a student is exported to a file that ends in .onnx or .pt2; got {path}.")
     if path.exists() and not overwrite:
@@ -184,14 +206,13 @@ def _check(path: Path, example: Tensor, int8: bool, calibration: Tensor | None, 
         return
     if path.suffix != ".onnx":
         raise ValueError(f"int8 is for ONNX; got {path}. Leave --int8 out, or export to .onnx.")
-    count = 0 if calibration is None else len(calibration)
+    count = 0 if calibration is None else num_rows(calibration)
     if calibration is None or count < _FEWEST_TO_CALIBRATE:
         raise ValueError(
             f"int8 needs at least {_FEWEST_TO_CALIBRATE} in-distribution inputs to calibrate on; got {count or 'none'}. "
             "Give --calibration."
         )
-    if calibration.shape[1:] != example.shape[1:]:
+    if shapes(calibration) != shapes(example):
         raise ValueError(
-            f"calibration inputs must be of shape {tuple(example.shape[1:])} each, as the student's; got "
-            f"{tuple(calibration.shape[1:])}."
+            f"calibration inputs must be of shape {shapes(example)} each, as the student's; got {shapes(calibration)}."
         )

@@ -5,16 +5,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from opu.export.onnx_file import INPUT, quiet
+from opu.batches import Batch, split
+from opu.export.onnx_file import feeds, quiet
 
 _LAYERS = ("Gemm", "Conv", "Relu")  # a ReLU becomes part of the range of the layer before it, and costs nothing
 _ROWS_AT_ONCE = 100
 
 
-def quantised(model: Any, calibration: NDArray[np.float32]) -> Any:
+def quantised(model: Any, calibration: Batch) -> Any:
     """The same model with its layers in int8; the measures behind the network stay as they are.
 
     Args:
@@ -26,13 +26,11 @@ def quantised(model: Any, calibration: NDArray[np.float32]) -> Any:
 
     class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
         def __init__(self) -> None:
-            self.parts: Iterator[NDArray[np.float32]] = iter(
-                [calibration[i : i + _ROWS_AT_ONCE] for i in range(0, len(calibration), _ROWS_AT_ONCE)]
-            )
+            self.parts: Iterator[Batch] = split(calibration, _ROWS_AT_ONCE)
 
-        def get_next(self) -> dict[str, NDArray[np.float32]] | None:
+        def get_next(self) -> dict[str, NDArray[Any]] | None:
             part = next(self.parts, None)
-            return None if part is None else {INPUT: part}
+            return None if part is None else feeds(part)
 
     with tempfile.TemporaryDirectory() as folder, quiet():
         path = Path(folder) / "int8.onnx"

@@ -2,13 +2,15 @@
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from opu.batches import Batch, as_batch, num_rows, repeat, tensors
 from opu.checks import first_line
 from opu.export.drift import Predict
 from opu.export.outputs import StudentWithMeasures
@@ -31,7 +33,29 @@ def required() -> None:
         ) from None
 
 
-def to_onnx(network: StudentWithMeasures, example: Tensor, metadata: dict[str, str], opset: int = OPSETS[0]) -> Any:
+def input_names(example: Batch) -> list[str]:
+    """Names of a file's inputs: ``inputs``, or the keys, fields or numbered places of several."""
+    if isinstance(example, Tensor):
+        return [INPUT]
+    return [f"{INPUT}_{name}" if name[0].isdigit() else name for name in tensors(example)]
+
+
+def feeds(x: Batch) -> dict[str, NDArray[Any]]:
+    """A batch as arrays by the names of a file's inputs."""
+    batch = as_batch(x)
+    return dict(zip(input_names(batch), (t.numpy() for t in tensors(batch).values()), strict=True))
+
+
+def axes_of(parts: Sequence[Tensor]) -> list[tuple[dict[int, Any], ...]]:
+    """Which axes may vary, in the order of what to try: rows and lengths of token sequences, or rows alone."""
+    batch, length = torch.export.Dim("batch"), torch.export.Dim("length", min=2)
+    rows = tuple({0: batch} for _ in parts)
+    tokens = [not t.is_floating_point() and t.ndim == 2 for t in parts]
+    both = tuple({0: batch, 1: length} if token else {0: batch} for token in tokens)
+    return [both, rows] if any(tokens) else [rows]
+
+
+def to_onnx(network: StudentWithMeasures, example: Batch, metadata: dict[str, str], opset: int = OPSETS[0]) -> Any:
     """An ONNX model that takes any number of inputs at a time.
 
     Args:
@@ -46,33 +70,42 @@ def to_onnx(network: StudentWithMeasures, example: Tensor, metadata: dict[str, s
             f"files are written with opset {OPSETS[0]} to {OPSETS[-1]} of ONNX; got {opset}. Leave it out for {OPSETS[0]}, "
             "which every current runtime reads."
         )
-    if len(example) < 2:  # a batch of one would be taken for a constant
-        example = torch.cat([example, example])
-    try:
-        with quiet():
-            program = torch.onnx.export(
-                network,
-                (example,),
-                dynamo=True,
-                dynamic_shapes=({0: torch.export.Dim("batch")},),
-                input_names=[INPUT],
-                output_names=list(network.names),
-                opset_version=opset,
-                verbose=False,
-            )
-    except torch.onnx.OnnxExporterError as error:
-        raise ValueError(refusal(error)) from error
-    assert program is not None
-    model = program.model_proto
+    if num_rows(example) < 2:  # a batch of one would be taken for a constant
+        example = repeat(example, 2)
+    model = _exported(network, example, opset)
     if not model.graph.input[0].type.tensor_type.shape.dim[0].dim_param:
         raise ValueError(
             "the student's network takes the number of inputs for a constant, so its file would take "
-            f"{len(example)} at a time only; where it says len(x), write x.shape[0]."
+            f"{num_rows(example)} at a time only; where it says len(x), write x.shape[0]."
         )
     _strip(model)
     for key, value in metadata.items():
         model.metadata_props.add(key=key, value=value)
     return model
+
+
+def _exported(network: StudentWithMeasures, example: Batch, opset: int) -> Any:
+    parts = tuple(tensors(example).values())
+    *first, last = axes_of(parts)
+    for axes in (*first, last):
+        try:
+            with quiet():
+                program = torch.onnx.export(
+                    network,
+                    parts,
+                    dynamo=True,
+                    dynamic_shapes=(axes,),
+                    input_names=input_names(example),
+                    output_names=list(network.names),
+                    opset_version=opset,
+                    verbose=False,
+                )
+            assert program is not None
+            return program.model_proto
+        except torch.onnx.OnnxExporterError as error:
+            if axes is last:
+                raise ValueError(refusal(error)) from error
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _strip(model: Any) -> None:
@@ -100,17 +133,17 @@ def runner(model: Any, num_threads: int = 0) -> Predict:
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     names = [each.name for each in session.get_outputs()]
-    return lambda x: dict(zip(names, session.run(None, {INPUT: x}), strict=True))
+    return lambda x: dict(zip(names, session.run(None, feeds(x)), strict=True))
 
 
 @torch.no_grad()
-def differences(predict: Predict, network: StudentWithMeasures, x: Tensor) -> dict[str, float]:
+def differences(predict: Predict, network: StudentWithMeasures, x: Batch) -> dict[str, float]:
     """The largest relative difference of each output from PyTorch's; more than rounding explains is refused.
 
     For novelty it is the median: where two calibration inputs nearly tie, rounding decides between two ranks.
     """
-    theirs, found = predict(x.numpy()), {}
-    for name, value in zip(network.names, network(x), strict=True):
+    theirs, found = predict(x), {}
+    for name, value in zip(network.names, network(*tensors(x).values()), strict=True):
         off = (torch.from_numpy(theirs[name]) - value).abs() / value.abs().clamp(min=1)
         found[name] = float(off.median() if name.startswith("novelty") else off.max())
         if not found[name] < TOLERANCE:

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
+from opu.batches import Batch, rebuild
 from opu.distributions.dirichlet import Dirichlet
 from opu.export.gamma import HIGHEST, LOWEST, Table
 from opu.export.ranks import NoveltyRanks
@@ -37,18 +38,23 @@ class StudentWithMeasures(nn.Module):
     Args:
         student: A trained student. It is not changed.
         prepare: From raw inputs to those that the student was distilled on.
+        like: A batch of inputs, if they are not one tensor: a dict, tuple or dataclass of tensors.
     """
 
-    def __init__(self, student: Student, prepare: Callable[[Tensor], Tensor] | None = None) -> None:
+    def __init__(
+        self, student: Student, prepare: Callable[[Tensor], Tensor] | None = None, like: Batch | None = None
+    ) -> None:
         super().__init__()
         self.student, self.prepare = student, prepare
+        self.like = None if isinstance(like, Tensor) else like
         self.names = output_names(calibrated=student.novelty is not None)
         self.closed_form = ClosedForm(student.novelty)
         self.others = _others()
         self.eval()
 
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """One tensor for each of ``names``."""
+    def forward(self, *parts: Tensor) -> tuple[Tensor, ...]:
+        """One tensor for each of ``names``, from the tensors of a batch in the order of :func:`opu.batches.tensors`."""
+        x = parts[0] if self.like is None else rebuild(self.like, parts)
         logits, log_precision = self.student.heads(x if self.prepare is None else self.prepare(x))
         exact = logits.double(), log_precision.double()
         mean, found = self.closed_form(*exact)

@@ -7,12 +7,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from opu.batches import Batch, each, take
 from opu.choices import FILE_FORMATS, FileFormat, check_choice
 from opu.distillation.outcome import EVALUATION
 from opu.export.file import Exported, write
 from opu.export.onnx_file import OPSETS
 from opu.files import read_state
 from opu.students import Student, load
+from opu.students.signature import made_up
 from opu.students.standardise import Standardise
 from opu.teachers.array_files import open_array
 
@@ -45,12 +47,13 @@ def export_run(
     check_choice("--format", format, FILE_FORMATS)
     student, standardise, known = _find(source)
     kept, labels = _kept(source)
-    example = _made_up(student) if kept is None else kept[:_NUM_EXAMPLES]
+    example = _made_up(student) if kept is None else take(kept, slice(0, _NUM_EXAMPLES))
     if standardise is not None:  # inputs in the run folder are standardised, and those to come are raw
         example, kept = standardise.inverse(example), None if kept is None else standardise.inverse(kept)
     ranges, test = None if calibration is None else _read(calibration), None if kept is None else (kept, labels)
     if calibration is None and kept is not None:  # one half calibrates, and the drift is measured on the other
-        ranges, test = kept[::2], (kept[1::2], None if labels is None else labels[1::2])
+        halves = [take(kept, slice(start, None, 2)) for start in (0, 1)]
+        ranges, test = halves[0], (halves[1], None if labels is None else labels[1::2])
     name = f"student{'-int8' if int8 else ''}.{format}"
     return write(
         student,
@@ -75,23 +78,29 @@ def _find(source: Path) -> tuple[Student, Standardise | None, list[Any] | None]:
     return load(source), None, None
 
 
-def _kept(source: Path) -> tuple[Tensor | None, Tensor | None]:
+def _kept(source: Path) -> tuple[Batch | None, Tensor | None]:
     """Test inputs in the run folder, and their labels."""
     path = source / EVALUATION
     if not path.exists():
         return None, None
     state = read_state(path)
-    return state["inputs"].float(), state["labels"]
+    inputs = tuple(state["inputs"]) if isinstance(state["inputs"], list) else state["inputs"]
+    return each(lambda t: t.float() if t.is_floating_point() else t, inputs), state["labels"]
 
 
-def _made_up(student: Student) -> Tensor:
+def _made_up(student: Student) -> Batch:
     """Inputs of the shape and type that the student takes."""
     known = student.architecture or {}
-    shape = next(known[name] for name in ("input_shape", "image_shape", "num_features") if name in known)
-    shape = (_NUM_EXAMPLES, *([shape] if isinstance(shape, int) else shape))
-    dtype = getattr(torch, known.get("input_type", "float32"))
-    return torch.randn(shape, dtype=dtype) if dtype.is_floating_point else torch.zeros(shape, dtype=dtype)
+    if student.inputs is None:
+        shape = next((known[name] for name in ("image_shape", "num_features") if name in known), None)
+        if shape is None:
+            raise ValueError(
+                "it is not known what this student's inputs look like; in Python: opu.export.write(student, file, x)."
+            )
+        return torch.randn(_NUM_EXAMPLES, *([shape] if isinstance(shape, int) else shape))
+    batch = made_up(student.inputs, _NUM_EXAMPLES, torch.float32)
+    return each(lambda t: torch.randn_like(t) if t.is_floating_point() else t, batch)
 
 
-def _read(path: Path) -> Tensor:
+def _read(path: Path) -> Batch:
     return torch.from_numpy(np.array(open_array(path), dtype=np.float32))

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from opu.batches import Batch, first_tensor, rebuild, repeat, take, tensors
+from opu.batches import Batch, first_tensor, reads, rebuild, repeat, take, tensors
 from opu.checks import first_line
 
 # Operators of the aten library that a program may call, also in place. None touches files or memory beyond its arguments.
@@ -144,7 +144,7 @@ def to_program(module: nn.Module, example: Batch) -> tuple[dict[str, Any], dict[
         return _encode_graph(exported, names, prefix), constants
     except Exception as error:  # of many kinds, by what the network does that cannot be traced
         raise ValueError(
-            f"the network {type(module).__name__} cannot be written as a graph ({first_line(error)[:200]})"
+            f"the network {type(reads(module)).__name__} cannot be written as a graph ({first_line(error)[:200]})"
         ) from error
 
 

@@ -21,7 +21,8 @@ def print_table(
         rows: The cells of each row.
         title: A line above the table.
     """
-    table = Table(title=None if title is None else Text(title), title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
+    heading = None if title is None else Text(title)
+    table = Table(title=heading, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
     for place, name in enumerate(header):
         table.add_column(Text(name), no_wrap=True, justify="right" if place else "left")
     for row in rows:

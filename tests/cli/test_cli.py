@@ -61,7 +61,9 @@ def test_version_as_a_command_still_works_and_is_not_shown(call):
 
 
 def test_help_imports_no_torch():
-    code = "import sys; from opu.cli import app; app(['--help'], standalone_mode=False); assert 'torch' not in sys.modules"
+    code = (
+        "import sys; from opu.cli import app; app(['--help'], standalone_mode=False); assert 'torch' not in sys.modules"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -85,7 +87,16 @@ def test_help_tells_users_from_maintainers(call, monkeypatch):
         assert f"│ {command} " in maintainers
 
 
-MAINTAINERS = ("reproduce", "compare", "tables", "data list", "data fetch", "data verify", "bench predict", "bench distill")
+MAINTAINERS = (
+    "reproduce",
+    "compare",
+    "tables",
+    "data list",
+    "data fetch",
+    "data verify",
+    "bench predict",
+    "bench distill",
+)
 
 
 @pytest.mark.parametrize("command", ["demo", "fidelity", "export", *MAINTAINERS])

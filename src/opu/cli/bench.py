@@ -9,9 +9,15 @@ from rich.console import Console
 from opu.cli.checkout import from_checkout
 from opu.cli.options import Device, as_numbers, device_type
 
-app = typer.Typer(no_args_is_help=True, help="Time prediction and distillation, as ratios within one run; needs a source checkout.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Time prediction and distillation, as ratios within one run; needs a source checkout.",
+)
 Rounds = Annotated[int, typer.Option(min=1, help="Number of timings of each row; the median counts.")]
-Out = Annotated[Path | None, typer.Option(help="File for the numbers; by default runs/bench-predict.json or runs/bench-distill.json.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="File for the numbers; by default bench-predict.json or bench-distill.json in runs."),
+]
 Record = Annotated[bool, typer.Option("--record", help="Write them to results/ instead, which the documents show.")]
 
 

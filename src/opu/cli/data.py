@@ -7,7 +7,9 @@ from rich.console import Console
 
 from opu.cli.checkout import from_checkout
 
-app = typer.Typer(no_args_is_help=True, help="List, fetch and verify the datasets of the experiments; needs a source checkout.")
+app = typer.Typer(
+    no_args_is_help=True, help="List, fetch and verify the datasets of the experiments; needs a source checkout."
+)
 
 
 @app.command("list")

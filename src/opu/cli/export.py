@@ -12,14 +12,26 @@ from opu.cli.options import as_texts
 
 def export(
     source: Annotated[Path, typer.Argument(help="Folder of `opu demo` or `opu fit`, or of a saved student.")],
-    out: Annotated[Path | None, typer.Option(help="The file to write; by default student.onnx, student.pt2 or student-int8.onnx in that folder.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The file to write; by default student.onnx, student.pt2 or student-int8.onnx in that folder."
+        ),
+    ] = None,
     format: Annotated[FileFormat, typer.Option(help="onnx, or pt2 for torch.export.")] = "onnx",
-    int8: Annotated[bool, typer.Option("--int8", help="Write the layers in eight bits, a quarter of the size.")] = False,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="Write the layers in eight bits, a quarter of the size.")
+    ] = False,
     calibration: Annotated[
         Path | None, typer.Option(help="In-distribution inputs (.npy) for --int8; by default inputs that the run kept.")
     ] = None,
     opset: Annotated[int, typer.Option(help="Version of the ONNX operators.")] = 18,
-    classes: Annotated[str, typer.Option(help="Names of the classes to keep in the file, with commas between them; by default those of `opu fit`.")] = "",
+    classes: Annotated[
+        str,
+        typer.Option(
+            help="Names of the classes to keep in the file, with commas between them; by default those of `opu fit`."
+        ),
+    ] = "",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
 ) -> None:
     """Write a student as one file that predicts without Python.

@@ -11,7 +11,9 @@ from opu.cli.options import as_texts
 
 def fidelity(
     run: Annotated[Path, typer.Argument(help="Folder of `opu demo` or `opu fit`, or of a saved student.")],
-    inputs: Annotated[Path | None, typer.Option(help="Inputs (.npy); by default the test inputs that the run kept.")] = None,
+    inputs: Annotated[
+        Path | None, typer.Option(help="Inputs (.npy); by default the test inputs that the run kept.")
+    ] = None,
     particles: Annotated[
         Path | None,
         typer.Option(
@@ -20,7 +22,8 @@ def fidelity(
         ),
     ] = None,
     labels: Annotated[
-        Path | None, typer.Option(help="Classes of the inputs (.npy, whole numbers from 0); with them the report has the calibration.")
+        Path | None,
+        typer.Option(help="Classes of the inputs (.npy, whole numbers from 0); with them comes the calibration."),
     ] = None,
     outputs: Annotated[
         Outputs, typer.Option(help="What the file of particles holds: probabilities, log_probabilities or logits.")

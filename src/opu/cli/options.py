@@ -8,7 +8,9 @@ import typer
 
 Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
 Seeds = Annotated[str, typer.Option(help="Seeds to run, such as 0,1,2.")]
-Rows = Annotated[str, typer.Option(help="Only rows whose name contains one of these texts, such as robust,BDK; by default all.")]
+Rows = Annotated[
+    str, typer.Option(help="Only rows whose name contains one of these texts, such as robust,BDK; else all.")
+]
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto (cuda if there is one).")]
 Quick = Annotated[bool, typer.Option("--quick", help="Run a small version, which takes minutes on two CPU cores.")]
 ResultFolder = Annotated[Path, typer.Option(help="Folder for results; a run that was stopped goes on there.")]

@@ -93,7 +93,8 @@ def _run(out: Path, settings: Settings, console: Console) -> dict[str, Any]:
     x, labels, particles = digits.test, digits.test_labels, settings.evaluation_particles
     metrics, scores = compare(student, teacher, x, labels, digits.ood, digits.calibration, particles)
     metrics["speedup"] = measure_speed(net, teacher, student, x, particles)
-    metrics |= {"seed": settings.seed, "classes": list(data.CLASSES), "settings": asdict(settings), "environment": environment()}
+    metrics |= {"seed": settings.seed, "settings": asdict(settings), "environment": environment()}
+    metrics["classes"] = list(data.CLASSES)
     advice = plotting.missing()
     if advice is None:
         plotting.draw_inputs(out / "simplex.png", _three_inputs(digits, teacher), teacher, student, data.CLASSES)

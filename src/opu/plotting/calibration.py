@@ -44,7 +44,7 @@ def draw_reliability(axes: Any, bins: Mapping[str, list[list[float | int]]]) -> 
         axes.plot([], [], "o-", color=colour, markersize=5, linewidth=0.8, label=model)
     axes.set_xlim(0, 1.04)
     axes.set_ylim(-0.03, 1.06)
-    describe(axes, "Calibration", "confidence", "accuracy")
-    legend(axes, loc="upper left", title="dots: bins of confidence,\nlarger for more inputs" if bins else None)
+    describe(axes, "Calibration", "confidence (larger dots: more inputs)", "accuracy")
+    legend(axes, loc="lower right")
     if not bins:
-        axes.text(0.52, 0.2, "no labels were given", color=INK, fontsize=9, ha="center")
+        axes.text(0.4, 0.8, "no labels were given", color=INK, fontsize=9, ha="center")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 INK, TEACHER, STUDENT = "#222222", "#3b6ea5", "#d9722e"
-LONGEST_NAME = 18
+LONGEST_NAME = 16
 
 
 def missing() -> str | None:

@@ -35,12 +35,12 @@ def draw_fidelity(
         classes: Names of the classes.
     """
     drawing = figure(12.0, 7.4)
-    above = drawing.add_gridspec(1, 3, top=0.95, bottom=0.6, wspace=0.32)
+    above = drawing.add_gridspec(1, 3, top=0.95, bottom=0.58, wspace=0.32)
     _distances(drawing.add_subplot(above[0]), found)
     _agreement(drawing.add_subplot(above[1]), found)
     bins = {model: each["bins"] for model, each in found.summary.get("calibration", {}).items()}
     draw_reliability(drawing.add_subplot(above[2]), bins)
-    below = drawing.add_gridspec(1, NUM_WORST, top=0.43, bottom=0.14, wspace=0.4)
+    below = drawing.add_gridspec(1, NUM_WORST, top=0.43, bottom=0.14, wspace=0.45)
     drawing.text(0.5, 0.49, "The inputs with the largest amortisation gap", ha="center", color=INK, fontsize=10)
     for place, index in enumerate(found.worst(NUM_WORST)):
         one = inputs[index : index + 1]
@@ -59,9 +59,13 @@ def _distances(axes: Any, found: Any) -> None:
         values, orientation="horizontal", whis=(5, 95), showfliers=False, medianprops={"color": STUDENT}
     )
     axes.set_yticks(range(1, len(names) + 1), names)
-    describe(axes, "Where the distance comes from", "MMD between student and teacher", "part of the distance")
-    words = {"medians": "median input", "boxes": "middle half of the inputs", "whiskers": "middle 90 % of the inputs"}
-    legend(axes, handles=[drawn[part][0] for part in words], labels=list(words.values()), loc="lower right")
+    describe(axes, "Where the distance comes from", "MMD of an input", "part of the distance")
+    from matplotlib.patches import Patch
+
+    handles = [drawn["medians"][0], Patch(facecolor="white", edgecolor="black"), drawn["whiskers"][0]]
+    axes.set_ylim(-0.1, len(names) + 0.6)  # room for the legend
+    words = ["median", "middle 50 %", "90 % of inputs"]
+    legend(axes, handles=handles, labels=words, loc="lower center", ncols=3, columnspacing=1.0, handlelength=1.5)
 
 
 def _agreement(axes: Any, found: Any) -> None:

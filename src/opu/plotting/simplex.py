@@ -48,42 +48,39 @@ def draw_simplex(
     particles = _merged(log_particles.exp(), first, second).double().numpy()
     merged = Dirichlet.from_concentration(_merged(q.log_concentration().exp(), first, second))
     corner, width = _extent(particles, merged)
-    _draw(axes, particles, merged, colour, labels, 11)
-    if width < SMALL:
-        _enlarge(axes, particles, merged, colour, labels, corner, width)
+    _shade(axes, merged, _grid(160))
+    axes.scatter(*particles.T, s=9, color=colour, alpha=0.4, linewidths=0, zorder=5, clip_on=False)
+    _draw_mean(axes, merged)
+    _name_corners(axes, labels, 10)
     shown = [_dot(colour, 4, alpha=0.6), _dot(STUDENT, 8), tuple(_patch(shade) for shade in reversed(SHADES))]
     words = [f"{len(particles)} {dots}", "student's mean", "student's 50, 80, 95 % regions"]
+    if width < SMALL:
+        _enlarge(axes, particles, merged, colour, corner, width)
+        shown[-1], words[-1] = _dot(SHADES[-1], 4), "draws from the student, enlarged"
     legend(
         axes,
         handles=shown,
         labels=words,
         title=f"student's log-precision: {float(q.log_precision[0]):.1f}",
         loc="upper center",
-        bbox_to_anchor=(0.5, -0.1),
+        bbox_to_anchor=(0.5, -0.11),
         handler_map={tuple: _side_by_side()},
     )
 
 
-def _draw(
-    axes: Any, particles: NDArray[np.float64], q: Dirichlet, colour: str, labels: Sequence[str], size: int
-) -> None:
-    _shade(axes, q, _grid(160))
-    _draw_dots(axes, particles, q, colour)
-    _name_corners(axes, labels, size)
-
-
-def _draw_dots(axes: Any, particles: NDArray[np.float64], q: Dirichlet, colour: str) -> None:
-    axes.scatter(*particles.T, s=9, color=colour, alpha=0.4, linewidths=0, zorder=5, clip_on=False)
+def _draw_mean(axes: Any, q: Dirichlet) -> None:
     mean = q.mean[0].double().numpy()
     axes.scatter(*mean[:, None], s=52, color=STUDENT, edgecolors="white", linewidths=1.3, zorder=7, clip_on=False)
 
 
 def _name_corners(axes: Any, labels: Sequence[str], size: int) -> None:
-    axis_and_setter = ((axes.taxis, axes.set_tlabel), (axes.laxis, axes.set_llabel), (axes.raxis, axes.set_rlabel))
-    for (axis, set_label), label in zip(axis_and_setter, labels, strict=True):
-        set_label(label, color=INK, fontsize=size)
+    setters = ((axes.taxis, axes.set_tlabel), (axes.laxis, axes.set_llabel), (axes.raxis, axes.set_rlabel))
+    for (axis, set_label), label in zip(setters, labels, strict=True):
         axis.set_label_position("corner")
-        axis.set_label_rotation_mode("horizontal")
+        # Above and below the corners, where names of neighbouring panels do not meet.
+        axis.set_label_rotation_mode("manual")
+        above = axis is axes.taxis
+        set_label(label, color=INK, fontsize=size, rotation=0, ha="center", va="bottom" if above else "top")
         axis.set_ticks([])
 
 
@@ -99,31 +96,30 @@ def _extent(particles: NDArray[np.float64], q: Dirichlet) -> tuple[int, float]:
     return corner, max(float(np.quantile(1 - each, 0.95)) for each in both)
 
 
-def _enlarge(
-    axes: Any,
-    particles: NDArray[np.float64],
-    q: Dirichlet,
-    colour: str,
-    labels: Sequence[str],
-    corner: int,
-    width: float,
-) -> None:
-    """Draw one corner of a triangle in its middle, where there is nothing else."""
+def _enlarge(axes: Any, particles: NDArray[np.float64], q: Dirichlet, colour: str, corner: int, width: float) -> None:
+    """Draw one corner of a triangle in its middle, where there is nothing else.
+
+    The student is drawn as dots: in a corner its regions are thinner than a line.
+    """
     side = float(f"{max(1.25 * width, 1e-6):.1g}")
-    inset = axes.inset_axes((0.32, 0.18, 0.36, 0.36), projection="ternary")
+    inset = axes.inset_axes((0.29, 0.17, 0.42, 0.42), projection="ternary")
     low = np.zeros(3)
     low[corner] = 1 - side
     inset.set_ternary_lim(*np.stack([low, low + side], 1).ravel())
-    _shade(inset, q, low + side * _grid(160))
-    _draw_dots(inset, particles[particles[:, corner] >= 1 - side], q, colour)
-    percent = [f"{label}\n{100 if place == corner else 100 * side:g} %" for place, label in enumerate(labels)]
-    _name_corners(inset, percent, 7)
-    inset.set_title("that corner, enlarged", color=INK, fontsize=8, pad=22)
+    draws = _draws(q)[: len(particles)].exp().double().numpy()
+    for points, shade, layer in ((draws, SHADES[-1], 4), (particles, colour, 5)):
+        near = points[points[:, corner] >= 1 - side]
+        inset.scatter(*near.T, s=9, color=shade, alpha=0.5, linewidths=0, zorder=layer, clip_on=False)
+    _draw_mean(inset, q)
+    _name_corners(inset, [f"{100 if place == corner else 100 * side:g} %" for place in range(3)], 8)
+    axes.text(0.5, 0.02, "the corner, enlarged", transform=axes.transAxes, color=INK, fontsize=8, ha="center")
 
 
 def _shade(axes: Any, q: Dirichlet, grid: NDArray[np.float64]) -> None:
     """Shade the regions of highest density that hold 50, 80 and 95 % of the Dirichlet."""
-    levels = np.unique(np.quantile(q.log_prob(_draws(q).unsqueeze(1)).numpy(), [0.05, 0.2, 0.5]))
+    # A Dirichlet with small concentrations is infinitely dense at its edges, in points that no grid holds.
+    draws = _draws(q).clamp(min=float(np.log(grid.min())))
+    levels = np.unique(np.quantile(q.log_prob(draws.unsqueeze(1)).numpy(), [0.05, 0.2, 0.5]))
     heights = q.log_prob(torch.from_numpy(grid).log().unsqueeze(1)).squeeze(-1).numpy()
     if heights.max() > levels[0] and len(levels) == 3:
         top = max(heights.max(), levels[-1] + 1e-6) + 1.0
@@ -184,13 +180,13 @@ def draw_inputs(
         classes: Names of the classes.
     """
     drawing = figure(10.5, 5.4)
-    grid = drawing.add_gridspec(2, len(chosen), height_ratios=(1, 3.2), top=0.94, bottom=0.2, hspace=0.02, wspace=0.42)
+    grid = drawing.add_gridspec(2, len(chosen), height_ratios=(1, 2.9), top=0.94, bottom=0.2, hspace=0.28, wspace=0.42)
     for place, (title, x) in enumerate(chosen.items()):
         image = drawing.add_subplot(grid[0, place])
         image.imshow(x[0], cmap="gray", vmin=-1, vmax=1)
         image.set_axis_off()
         image.set_title(title, color=INK, fontsize=12)
-        axes = drawing.add_subplot(grid[1, place], projection="ternary")
+        axes = drawing.add_subplot(grid[1, place], projection="ternary", anchor="N")
         draw_simplex(axes, teacher(x.unsqueeze(0), 500)[:, 0], student(x.unsqueeze(0)), classes=classes)
     finish(drawing, path)
 

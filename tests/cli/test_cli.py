@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from opu import __version__, plotting
+from opu import __version__
 from opu.cli import entry, main
 
 OPU = Path(sys.executable).with_name("opu")
@@ -166,13 +166,6 @@ def test_a_full_gpu_is_one_line_and_a_fault_of_ours_is_not(call, monkeypatch):
     monkeypatch.setattr(entry, "app", failing("shapes differ"))
     with pytest.raises(RuntimeError, match="shapes differ"):
         main()
-
-
-def test_missing_drawing_packages_are_named_with_their_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "mpltern", None)
-    assert plotting.missing().endswith('pip install "one-pass-uncertainty[plot]".')
-    with pytest.raises(ImportError, match="mpltern"):
-        plotting.figure(1.0, 1.0)
 
 
 @pytest.fixture(scope="module")

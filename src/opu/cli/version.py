@@ -5,11 +5,12 @@ import typer
 from opu._version import __version__
 
 
-def print_and_exit(asked: bool) -> None:
+def print_and_exit(asked: bool) -> bool:
     """Print the version, if it was asked for, and do nothing else."""
     if asked:
         version()
         raise typer.Exit
+    return asked
 
 
 def version() -> None:

@@ -45,6 +45,6 @@ def draw_reliability(axes: Any, bins: Mapping[str, list[list[float | int]]]) -> 
     axes.set_xlim(0, 1.04)
     axes.set_ylim(-0.03, 1.06)
     describe(axes, "Calibration", "confidence (larger dots: more inputs)", "accuracy")
-    legend(axes, loc="lower right")
+    legend(axes, loc="lower right", handlelength=1.2)
     if not bins:
         axes.text(0.4, 0.8, "no labels were given", color=INK, fontsize=9, ha="center")

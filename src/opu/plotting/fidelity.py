@@ -65,7 +65,16 @@ def _distances(axes: Any, found: Any) -> None:
     handles = [drawn["medians"][0], Patch(facecolor="white", edgecolor="black"), drawn["whiskers"][0]]
     axes.set_ylim(-0.1, len(names) + 0.6)  # room for the legend
     words = ["median", "middle 50 %", "90 % of inputs"]
-    legend(axes, handles=handles, labels=words, loc="lower center", ncols=3, columnspacing=1.0, handlelength=1.5)
+    legend(
+        axes,
+        handles=handles,
+        labels=words,
+        loc="lower center",
+        ncols=3,
+        columnspacing=0.8,
+        handlelength=1.0,
+        fontsize=7.5,
+    )
 
 
 def _agreement(axes: Any, found: Any) -> None:

@@ -26,7 +26,7 @@ def draw_simplex(
     colour: str = TEACHER,
     *,
     classes: Sequence[str] | None = None,
-    dots: str = "teacher's particles",
+    dots: str = "particles of the teacher",
 ) -> None:
     """Particles and a Dirichlet on a triangle: one class at the left, one at the right, all others at the top.
 
@@ -52,11 +52,11 @@ def draw_simplex(
     axes.scatter(*particles.T, s=9, color=colour, alpha=0.4, linewidths=0, zorder=5, clip_on=False)
     _draw_mean(axes, merged)
     _name_corners(axes, labels, 10)
-    shown = [_dot(colour, 4, alpha=0.6), _dot(STUDENT, 8), tuple(_patch(shade) for shade in reversed(SHADES))]
+    shown = [_dot(colour, 4.0, alpha=0.6), _dot(STUDENT, 8.0), tuple(_patch(shade) for shade in reversed(SHADES))]
     words = [f"{len(particles)} {dots}", "student's mean", "student's 50, 80, 95 % regions"]
     if width < SMALL:
         _enlarge(axes, particles, merged, colour, corner, width)
-        shown[-1], words[-1] = _dot(SHADES[-1], 4), "draws from the student, enlarged"
+        shown[-1], words[-1] = _dot(SHADES[-1], 4.0), "draws from the student, enlarged"
     legend(
         axes,
         handles=shown,
@@ -180,10 +180,10 @@ def draw_inputs(
         classes: Names of the classes.
     """
     drawing = figure(10.5, 5.4)
-    grid = drawing.add_gridspec(2, len(chosen), height_ratios=(1, 2.9), top=0.94, bottom=0.2, hspace=0.28, wspace=0.42)
+    grid = drawing.add_gridspec(2, len(chosen), height_ratios=(1, 2.9), top=0.94, bottom=0.2, hspace=0.08, wspace=0.42)
     for place, (title, x) in enumerate(chosen.items()):
         image = drawing.add_subplot(grid[0, place])
-        image.imshow(x[0], cmap="gray", vmin=-1, vmax=1)
+        image.imshow(x[0].cpu().numpy(), cmap="gray", vmin=-1, vmax=1)
         image.set_axis_off()
         image.set_title(title, color=INK, fontsize=12)
         axes = drawing.add_subplot(grid[1, place], projection="ternary", anchor="N")
@@ -204,7 +204,7 @@ def draw_interval(
     """
     count = len(log_particles)
     particles = log_particles[:, 1].exp().numpy()
-    axes.hist(particles, bins=30, density=True, color=TEACHER, alpha=0.6, label=f"{count} teacher's particles")
+    axes.hist(particles, bins=30, density=True, color=TEACHER, alpha=0.6, label=f"{count} particles of the teacher")
     grid = torch.linspace(0.002, 0.998, 200, dtype=torch.float64)
     density = q.log_prob(torch.stack([1 - grid, grid], -1).log()[:, None]).exp()[:, 0]
     axes.plot(grid.numpy(), density.numpy(), color=STUDENT, label="student's density")

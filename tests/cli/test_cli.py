@@ -57,7 +57,7 @@ def test_the_module_is_the_command():
 def test_version_as_a_command_still_works_and_is_not_shown(call):
     assert call("version") == call("--version")
     assert call("version")[1].out.strip() == __version__
-    assert " version " not in call("--help")[1].out
+    assert "│ version " not in call("--help")[1].out
 
 
 def test_help_imports_no_torch():

@@ -12,6 +12,7 @@ from opu import plotting
 from opu.distributions.dirichlet import Dirichlet
 
 pytest.importorskip("mpltern")
+RANDOM = np.random.default_rng(0)
 CLASSES = ["ale", "bitter", "cider"]
 
 
@@ -84,7 +85,7 @@ def dots(axes):
     return [
         (axes.transData.transform(np.atleast_2d(each.get_offsets())), float(each.get_sizes()[0]), each)
         for each in axes.collections
-        if len(each.get_offsets()) and len(each.get_sizes())
+        if type(each).__name__ == "PathCollection"
     ]
 
 
@@ -129,7 +130,7 @@ def test_names_of_classes_are_shortened_and_never_mathematics():
 
 def scores(number=200):
     def each(shift):
-        return {"novelty": np.random.rand(number) + shift, "predictive_entropy": np.random.rand(number) + shift}
+        return {"novelty": RANDOM.random(number) + shift, "predictive_entropy": RANDOM.random(number) + shift}
 
     return {
         name: {"student": each(s), "teacher": each(s)} for name, s in (("test", 0), ("noise", 1), ("held_out", 0.5))
@@ -150,9 +151,9 @@ def test_scores_and_curves(drawn):
 
 @pytest.mark.parametrize("calibrated", [True, False])
 def test_calibration(drawn, calibrated):
-    probabilities = np.random.dirichlet([1, 1, 1], 80)
-    p_values = np.random.rand(80) if calibrated else np.full(80, np.nan)
-    plotting.draw_calibration(Path("c.png"), probabilities, np.random.randint(0, 3, 80), p_values)
+    probabilities = RANDOM.dirichlet([1, 1, 1], 80)
+    p_values = RANDOM.random(80) if calibrated else np.full(80, np.nan)
+    plotting.draw_calibration(Path("c.png"), probabilities, RANDOM.integers(0, 3, 80), p_values)
     check(drawn["c.png"], 2)
     left, right = panels(drawn["c.png"])
     assert words(left) == ["perfect calibration", "student"]

@@ -73,7 +73,7 @@ def _distances(axes: Any, found: Any) -> None:
         ncols=3,
         columnspacing=0.8,
         handlelength=1.0,
-        fontsize=7.5,
+        fontsize=7,
     )
 
 

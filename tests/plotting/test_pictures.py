@@ -101,6 +101,7 @@ def test_a_confident_input_shows_its_dot_and_the_corner_enlarged():
     (inset,) = axes.child_axes
     assert all(labels(inset))
     assert len(dots(inset)) == 3  # particles, draws from the student, its mean
+    assert all(0 <= place <= 1 for place in inset.transAxes.inverted().transform(dots(inset)[-1][0][0]))
     assert words(axes)[-1] == "draws from the student, enlarged"
 
 

@@ -90,10 +90,10 @@ def _merged(values: Float[Tensor, "*B K"], first: int, second: int) -> Float[Ten
 
 
 def _extent(particles: NDArray[np.float64], q: Dirichlet) -> tuple[int, float]:
-    """The corner where the student's mean is, and how far particles and student reach from it (95 % of each)."""
+    """The corner where the student's mean is, and how far mean, particles and student reach from it (95 % of each)."""
     corner = int(q.mean[0].argmax())
-    both = (particles[:, corner], _draws(q)[:, corner].exp().numpy())
-    return corner, max(float(np.quantile(1 - each, 0.95)) for each in both)
+    clouds = (particles[:, corner], _draws(q)[:, corner].exp().numpy(), q.mean[:, corner].numpy())
+    return corner, max(float(np.quantile(1 - each, 0.95)) for each in clouds)
 
 
 def _enlarge(axes: Any, particles: NDArray[np.float64], q: Dirichlet, colour: str, corner: int, width: float) -> None:
@@ -101,7 +101,7 @@ def _enlarge(axes: Any, particles: NDArray[np.float64], q: Dirichlet, colour: st
 
     The student is drawn as dots: in a corner its regions are thinner than a line.
     """
-    side = float(f"{max(1.25 * width, 1e-6):.1g}")
+    side = float(f"{max(1.25 * width, 1e-4):.1g}")
     inset = axes.inset_axes((0.29, 0.17, 0.42, 0.42), projection="ternary")
     low = np.zeros(3)
     low[corner] = 1 - side

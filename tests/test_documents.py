@@ -114,6 +114,8 @@ def check_opu(words: list[str], whole: bool) -> None:
 
 
 def check_module(words: list[str]) -> None:
+    if words[0] == "opu":
+        return check_opu(words[1:], whole=False)
     path = ROOT / (words[0].replace(".", "/") + ".py")
     assert path.exists(), words
     sources = "".join(each.read_text() for each in path.parent.glob("*.py"))

@@ -23,6 +23,7 @@ LAYERS = (
     ("export",),
     ("demo",),
     ("cli",),
+    ("__main__",),
 )
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 

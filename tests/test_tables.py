@@ -21,5 +21,11 @@ def test_a_table_is_not_cut_and_numbers_are_aligned_to_the_right(width):
     assert len({len(line) for line in lines}) == 1
 
 
+def test_brackets_are_printed_and_not_read_as_markup():
+    file = io.StringIO()
+    print_table(Console(file=file, width=80), ["[bold]a", "b"], [["[/red]", "[x]"]], title="[i]t")
+    assert all(text in file.getvalue() for text in ("[bold]a", "[/red]", "[x]", "[i]t"))
+
+
 def test_markdown():
     assert markdown_table(["a", "b"], [["1", "2"]]) == "| a | b |\n| --- | --- |\n| 1 | 2 |"

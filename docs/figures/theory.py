@@ -10,7 +10,7 @@ from scipy import stats
 from opu import Dirichlet
 from opu.distributions.kernels import Exponential
 from opu.objectives import ExactMMD, SampledMMD
-from opu.plotting import STUDENT, TEACHER, figure, finish
+from opu.plotting import STUDENT, TEACHER, describe, figure, finish, legend
 
 IMAGES = Path(__file__).parent.parent / "images"
 
@@ -32,8 +32,9 @@ def sampled_and_exact() -> None:
     axes.fill_between(counts, spread[:, 0], spread[:, 2], color=TEACHER, alpha=0.25, lw=0, label="sampled, 5 to 95 %")
     axes.plot(counts, spread[:, 1], color=TEACHER, label="sampled, median of 200")
     axes.axhline(exact, color=STUDENT, label="exact, no draws")
-    axes.set(xscale="log", xlabel="draws from the student", ylabel="squared MMD")
-    axes.legend(frameon=False, fontsize=8)
+    axes.set_xscale("log")
+    describe(axes, "", "draws from the student", "squared MMD")
+    legend(axes)
     finish(drawing, IMAGES / "sampled-mmd.png")
 
 
@@ -45,19 +46,24 @@ def two_best_dirichlets() -> None:
     means, precisions = np.linspace(0.1, 0.9, 81), np.exp(np.linspace(-2, 9, 111))
     laws = [[_histogram(stats.beta(mean * a, (1 - mean) * a), edges) for a in precisions] for mean in means]
     off = np.array(laws) - cloud
-    drawing = figure(7.6, 2.4)
+    drawing = figure(8.6, 2.7)
     axes = drawing.add_subplot(1, 3, 1)
-    axes.fill_between(middles, cloud, color=TEACHER)
-    axes.set(xlabel="probability of the first class", title="particles", yticks=[])
+    axes.fill_between(middles, cloud, color=TEACHER, label="particles")
+    describe(axes, "particles in two clusters", "probability of the first class", "density")
+    axes.set(yticks=[], ylim=(0, 1.4 * cloud.max()))  # room for the legend
+    legend(axes, loc="upper center")
     for place, bandwidth, expected in ((2, 0.5, [0.5]), (3, 0.01, [0.3, 0.7])):
         gram = np.exp(-((middles[:, None] - middles) ** 2) / (2 * bandwidth**2))
         least = ((off @ gram) * off).sum(-1).min(-1)  # over precisions, for each mean
         best = means[least <= least.min() + 1e-9]
         np.testing.assert_allclose(best, expected)  # what the page says about this figure
         axes = drawing.add_subplot(1, 3, place)
-        axes.plot(means, least, color=STUDENT)
-        axes.plot(best, [least.min()] * len(best), "o", color=STUDENT, ms=5)
-        axes.set(xlabel="mean of the Dirichlet", title=f"least MMD², bandwidth {bandwidth}", yticks=[])
+        axes.plot(means, least, color=STUDENT, label="best precision for each mean")
+        closest = "closest Dirichlet" if len(best) == 1 else "closest Dirichlets"
+        axes.plot(best, [least.min()] * len(best), "o", color=STUDENT, ms=5, label=closest)
+        describe(axes, f"kernel of bandwidth {bandwidth}", "mean of the Dirichlet", "squared MMD")
+        axes.set(yticks=[], ylim=(None, least.min() + 1.4 * (least.max() - least.min())))
+        legend(axes, loc="upper center")
     drawing.tight_layout()
     finish(drawing, IMAGES / "two-best-dirichlets.png")
 

@@ -17,6 +17,7 @@ from reproduction.data import images
 from reproduction.paper import classifiers
 
 CLASSES = 3
+NAMES = tuple(f"digit {digit}" for digit in range(CLASSES))
 
 
 def draw(out: Path, seed: int = 0) -> dict[str, Any]:
@@ -26,7 +27,7 @@ def draw(out: Path, seed: int = 0) -> dict[str, Any]:
         out: Folder for the picture and the numbers.
         seed: Seed of everything random.
     """
-    drawing = figure(13.0, 7.8)  # first of all, since it tells what to install where matplotlib is missing
+    drawing = figure(13.0, 9.4)  # first of all, since it tells what to install where matplotlib is missing
     make_folder(out, resume=True)
     torch.manual_seed(seed)
     x, test, ood = _inputs()
@@ -35,19 +36,11 @@ def draw(out: Path, seed: int = 0) -> dict[str, Any]:
     opu.distill(teacher, student, x[0], recipe=opu.Recipe(num_particles=32, epochs=15, start_from_teacher=False))
     chosen = pick(teacher, test, ood)
     grid = drawing.add_gridspec(
-        3, len(chosen), height_ratios=(1, 2.6, 2.6), top=0.94, bottom=0.05, hspace=0.12, wspace=0.3
+        3, len(chosen), height_ratios=(1, 2.6, 2.6), top=0.95, bottom=0.12, hspace=0.42, wspace=0.4
     )
     numbers = {}
     for place, (name, image) in enumerate(chosen.items()):
         numbers[name] = _panel(drawing, grid, place, name, image, teacher, student)
-    drawing.text(
-        0.5,
-        0.02,
-        "blue: 500 particles of the teacher (MC dropout)       orange: the student's Dirichlet from one pass, "
-        "its regions of 50, 80 and 95 %, and 500 draws from it",
-        ha="center",
-        fontsize=9,
-    )
     finish(drawing, out / "simplex-012.png")
     record = {"seed": seed, "inputs": numbers, "environment": environment()}
     write_json(out / "simplex-012.json", record)
@@ -99,8 +92,9 @@ def _panel(
     above.set_axis_off()
     above.set_title(name, color=INK, fontsize=12)
     teacher_axes, student_axes = (drawing.add_subplot(grid[row, place], projection="ternary") for row in (1, 2))
-    draw_simplex(teacher_axes, log_particles[:, 0], q, (0, 1))
-    draw_simplex(student_axes, q.log_rsample(500)[:, 0], q, (0, 1), STUDENT)
+    draw_simplex(teacher_axes, log_particles[:, 0], q, (0, 1), classes=NAMES)
+    drawn = q.log_rsample(500)[:, 0]
+    draw_simplex(student_axes, drawn, q, (0, 1), STUDENT, classes=NAMES, dots="draws from the student")
     return {
         "teacher_mean": [round(p, 3) for p in measures.mean(log_particles)[0].tolist()],
         "student_mean": [round(p, 3) for p in q.mean[0].tolist()],

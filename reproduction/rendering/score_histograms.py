@@ -30,9 +30,9 @@ def draw_histograms(
         sets: Names of the OOD sets.
         path: File of the picture.
     """
-    from opu.plotting import INK, STUDENT, TEACHER, figure, finish
+    from opu.plotting import STUDENT, TEACHER, describe, figure, finish, legend
 
-    drawing = figure(3.4 * len(sets), 2.2 * len(shown) + 0.4)
+    drawing = figure(3.4 * len(sets), 2.5 * len(shown) + 0.4)
     panels = drawing.subplots(len(shown), len(sets), squeeze=False)
     for line, (title, name, measure) in zip(panels, shown, strict=True):
         found = rows[name]["histograms"][measure]
@@ -42,12 +42,12 @@ def draw_histograms(
                 counts = np.asarray(found["counts"][part], dtype=float)
                 axes.stairs(counts / counts.sum(), edges, color=colour, fill=True, alpha=0.55, label=label)
             auroc = rows[name]["ood"][ood][measure]["auroc"]
-            axes.set_title(f"{NAMES[ood]}: AUROC {auroc:.1f}", fontsize=9, color=INK)
+            words = f"{measure.replace('_', ' ').replace('log p', 'log-p')} ({SYMBOLS[measure]})"
+            describe(axes, f"{NAMES[ood]}: AUROC {auroc:.1f}", words, "fraction of inputs")
             axes.set_yticks([])
-            axes.tick_params(labelsize=7)
             axes.spines[["top", "right", "left"]].set_visible(False)
-        line[0].set_ylabel(f"{title}\n({SYMBOLS[measure]})", fontsize=9, color=INK)
-    panels[0][0].legend(fontsize=7, frameon=False)
+            legend(axes, loc="upper right")
+        line[0].set_ylabel(f"{title}\nfraction of inputs")
     drawing.tight_layout()
     finish(drawing, path)
 

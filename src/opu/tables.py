@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 
 def print_table(
@@ -12,7 +13,7 @@ def print_table(
 ) -> None:
     """Print a table; the first column is aligned to the left, all others to the right.
 
-    No cell is cut: if the terminal is too narrow, it wraps the lines.
+    No cell is cut: if the terminal is too narrow, it wraps the lines. Brackets are printed, and never read as markup.
 
     Args:
         console: Where to print.
@@ -20,11 +21,12 @@ def print_table(
         rows: The cells of each row.
         title: A line above the table.
     """
-    table = Table(title=title, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
+    heading = None if title is None else Text(title)
+    table = Table(title=heading, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
     for place, name in enumerate(header):
-        table.add_column(name, no_wrap=True, justify="right" if place else "left")
+        table.add_column(Text(name), no_wrap=True, justify="right" if place else "left")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))
     needed = sum(max(map(len, column)) + 2 for column in zip(header, *rows, strict=True))
     if needed <= console.width:
         console.print(table, highlight=False)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from opu import __version__, plotting
+from opu import __version__
 from opu.cli import entry, main
 
 OPU = Path(sys.executable).with_name("opu")
@@ -33,11 +33,39 @@ def call(monkeypatch, capsys):
 
 
 def test_a_real_process_says_its_version_and_refuses_a_wrong_command():
-    assert opu("version").stdout.strip() == __version__
+    assert opu("--version").stdout.strip() == __version__
     done = opu("dmeo")
     assert done.returncode == 2
     assert "dmeo" in done.stderr
+    assert done.stderr.strip().endswith("See opu --help.")
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_the_module_is_the_command():
+    def module(*words):
+        command = [sys.executable, "-m", "opu", *words]
+        return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, check=False)
+
+    assert module("--version").stdout.strip() == __version__
+    assert "Usage: python -m opu demo" in module("demo", "--help").stdout
+    done = module("demo", "--seed", "x")
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stderr.strip().endswith("See python -m opu --help.")
+
+
+def test_version_as_a_command_still_works_and_is_not_shown(call):
+    assert call("version") == call("--version")
+    assert call("version")[1].out.strip() == __version__
+    assert "│ version " not in call("--help")[1].out
+
+
+def test_help_imports_no_torch():
+    code = (
+        "import sys; from opu.cli import app; app(['--help'], standalone_mode=False); assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_help_names_every_command(call):
@@ -46,6 +74,49 @@ def test_help_names_every_command(call):
         _, said = call(*words)
         assert all(command in said.out for command in commands)
         assert not said.err
+
+
+def test_help_tells_users_from_maintainers(call, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    _, said = call("--help")
+    users, maintainers = said.out.split("For maintainers")
+    assert "need a source checkout" in maintainers
+    for command in ("demo", "fit", "predict", "fidelity", "export"):
+        assert f"│ {command} " in users
+    for command in ("reproduce", "compare", "tables", "data", "bench"):
+        assert f"│ {command} " in maintainers
+
+
+MAINTAINERS = (
+    "reproduce",
+    "compare",
+    "tables",
+    "data list",
+    "data fetch",
+    "data verify",
+    "bench predict",
+    "bench distill",
+)
+
+
+@pytest.mark.parametrize("command", ["demo", "fidelity", "export", *MAINTAINERS])
+def test_help_of_a_command_has_an_example_and_fits(call, command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, said = call(*command.split(), "--help")
+    assert code == 0
+    assert f"Usage: opu {command}" in said.out
+    assert f"Example: opu {command}" in said.out
+    about = said.out[: said.out.index("Example:")].splitlines()
+    assert all(len(line) <= 80 for line in about)
+    # A line that was broken in the source and again by the terminal leaves one or two words on their own.
+    assert not [line for line in about if 0 < len(line.split()) <= 2 and not line.rstrip().endswith((".", "change."))]
+
+
+@pytest.mark.parametrize("command", ["demo", "fidelity"])
+def test_help_names_what_is_written(call, command):
+    written = {"demo": ("metrics.json", "student/", "simplex.png", "runs/demo"), "fidelity": ("fidelity.json",)}
+    _, said = call(command, "--help")
+    assert all(name in said.out for name in written[command])
 
 
 def test_mistakes_cost_one_line(call, tmp_path):
@@ -95,13 +166,6 @@ def test_a_full_gpu_is_one_line_and_a_fault_of_ours_is_not(call, monkeypatch):
     monkeypatch.setattr(entry, "app", failing("shapes differ"))
     with pytest.raises(RuntimeError, match="shapes differ"):
         main()
-
-
-def test_missing_drawing_packages_are_named_with_their_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "mpltern", None)
-    assert plotting.missing().endswith('pip install "one-pass-uncertainty[plot]".')
-    with pytest.raises(ImportError, match="mpltern"):
-        plotting.figure(1.0, 1.0)
 
 
 @pytest.fixture(scope="module")

@@ -50,6 +50,33 @@ def test_a_run_is_reported_on(folder, monkeypatch, capsys):
     assert (folder / "fidelity.png").stat().st_size > 10_000
 
 
+def test_names_of_folders_and_classes_are_never_markup(folder, tmp_path, monkeypatch, capsys):
+    odd = folder.rename(tmp_path / "[bold]run")
+    assert run(monkeypatch, odd, "--classes", "[red],[/b],c") == 0
+    assert "[bold]run" in "".join(capsys.readouterr().out.split())
+    assert run(monkeypatch, odd, "--classes", "[red],[/b]") == 2
+    assert "--classes must name all 3 classes; got 2: [red], [/b]." in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("content", "given", "expected"),
+    [
+        ({"classes": ["no", "yes"]}, [], ["no", "yes"]),
+        ({"classes": [0, 1]}, None, ["0", "1"]),
+        ({"classes": ["no", "yes"]}, ["a", "b"], ["a", "b"]),
+        ({"classes": ["no", "yes", "perhaps"]}, [], None),
+        ({}, [], None),
+        (None, [], None),
+    ],
+)
+def test_names_of_classes_come_from_the_user_or_the_run(tmp_path, content, given, expected):
+    from opu.fidelity.run import _class_names
+
+    if content is not None:
+        (tmp_path / "metrics.json").write_text(json.dumps(content))
+    assert _class_names(tmp_path, given, 2) == expected
+
+
 def test_a_student_of_ones_own_needs_inputs_and_particles(folder, teacher, tmp_path, monkeypatch, capsys):
     x = torch.randn(12, 4)
     np.save(tmp_path / "x.npy", x.numpy())

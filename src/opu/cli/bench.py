@@ -7,13 +7,18 @@ import typer
 from rich.console import Console
 
 from opu.cli.checkout import from_checkout
-from opu.cli.options import Device, as_numbers
-from opu.devices import choose_device
+from opu.cli.options import Device, as_numbers, device_type
 
-app = typer.Typer(no_args_is_help=True, help="What prediction and distillation cost, as ratios measured in one run.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Time prediction and distillation, as ratios within one run; needs a source checkout.",
+)
 Rounds = Annotated[int, typer.Option(min=1, help="Number of timings of each row; the median counts.")]
-Out = Annotated[Path | None, typer.Option(help="File for the numbers; by default one under runs.")]
-Record = Annotated[bool, typer.Option("--record", help="Write the numbers to results/, which the documents show.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="File for the numbers; by default bench-predict.json or bench-distill.json in runs."),
+]
+Record = Annotated[bool, typer.Option("--record", help="Write them to results/ instead, which the documents show.")]
 
 
 @app.command()
@@ -26,8 +31,13 @@ def predict(
     out: Out = None,
     record: Record = False,
 ) -> None:
-    """Time teachers, other methods and students on the same inputs."""
-    where, sizes = choose_device(device).type, as_numbers("--batch", batch, least=1)
+    """Time teachers, other methods and students on the same inputs.
+
+    Needs a source checkout. Prints a table and writes its numbers to a file.
+
+    Example: opu bench predict --batch 1,10000
+    """
+    sizes, where = as_numbers("--batch", batch, least=1), device_type(device)
     from_checkout("benchmarks.predict").command(where, particles, sizes, rounds, compiled, out, record, Console())
 
 
@@ -40,6 +50,11 @@ def distill(
     out: Out = None,
     record: Record = False,
 ) -> None:
-    """Time a step by objective, particles, classes and batch, and a whole distillation."""
-    where = choose_device(device).type
+    """Time a step by objective, particles, classes and batch, and a whole distillation.
+
+    Needs a source checkout. Prints a table and writes its numbers to a file.
+
+    Example: opu bench distill --particles 64
+    """
+    where = device_type(device)
     from_checkout("benchmarks.distill").command(where, rounds, particles, full, out, record, Console())

@@ -13,5 +13,11 @@ def compare(
     device: Device = "auto",
     quick: Quick = False,
 ) -> None:
-    """Compare our students with other methods on MNIST: deep ensembles, Laplace, DDU, SNGP and more."""
+    """Compare students with deep ensembles, Laplace, DDU, SNGP and others on MNIST.
+
+    Needs a source checkout and the datasets that `opu data fetch` brings.
+    Prints the comparison and writes its results into the folder of --out.
+
+    Example: opu compare --quick --seeds 0,1
+    """
     from_checkout("reproduction.commands").compare(out, as_seeds(seeds), as_texts(rows), device, quick)

@@ -1,37 +1,51 @@
 """The command line. A user's mistake costs one line on stderr and exit code 2, never a traceback."""
 
 import sys
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
 
 from opu.cli import bench, compare, data, demo, export, fidelity, fit, predict, reproduce, tables, version
 
-CHECKOUT = "From a source checkout"
+MAINTAINERS = "For maintainers: experiments and benchmarks, which need a source checkout"
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 app.command()(demo.demo)
 app.command()(fit.fit)
 app.command()(predict.predict)
 app.command()(fidelity.fidelity)
 app.command()(export.export)
-app.command()(version.version)
-app.command(rich_help_panel=CHECKOUT)(reproduce.reproduce)
-app.command(rich_help_panel=CHECKOUT)(compare.compare)
-app.command(rich_help_panel=CHECKOUT)(tables.tables)
-app.add_typer(data.app, name="data", rich_help_panel=CHECKOUT)
-app.add_typer(bench.app, name="bench", rich_help_panel=CHECKOUT)
+app.command(hidden=True)(version.version)
+app.command(rich_help_panel=MAINTAINERS)(reproduce.reproduce)
+app.command(rich_help_panel=MAINTAINERS)(compare.compare)
+app.command(rich_help_panel=MAINTAINERS)(tables.tables)
+app.add_typer(data.app, name="data", rich_help_panel=MAINTAINERS)
+app.add_typer(bench.app, name="bench", rich_help_panel=MAINTAINERS)
 
 
-@app.callback()
-def root() -> None:
-    """One-Pass Uncertainty: the whole predictive uncertainty of a Bayesian classifier in one forward pass."""
+@app.callback(epilog="Help on one command: opu demo --help")
+def root(
+    asked: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=version.print_and_exit),
+    ] = False,
+) -> None:
+    """The whole predictive uncertainty of a Bayesian classifier in one forward pass.
+
+    A teacher (MC dropout, an ensemble, posterior samples) is distilled into a
+    student, a network that predicts a Dirichlet. Start with `opu demo`, which
+    needs no data, or with `opu fit` on a table of yours.
+    """
 
 
-def main() -> None:
-    """Run the command line."""
+def main(program: str = "opu") -> None:
+    """Run the command line.
+
+    Args:
+        program: What the user typed to get here, as usage and advice repeat it.
+    """
     try:
-        sys.exit(app(standalone_mode=False) or 0)
+        sys.exit(app(standalone_mode=False, prog_name=program) or 0)
     except typer.Abort:
         sys.exit(1)
     except (ValueError, OSError, ImportError) as error:
@@ -48,7 +62,7 @@ def main() -> None:
         if not message or "\n" in message:  # no command was given: some releases print the help, others give it here
             print(message, end="")
             sys.exit(2)
-        _refuse(f"{message if message.endswith(('.', '?')) else message + '.'} See opu --help.")
+        _refuse(f"{message if message.endswith(('.', '?')) else message + '.'} See {program} --help.")
 
 
 def _refuse(sentence: str) -> NoReturn:

@@ -11,18 +11,40 @@ from opu.cli.options import as_texts
 
 
 def export(
-    source: Annotated[Path, typer.Argument(help="A folder of opu demo, opu fit, or of a saved student.")],
-    out: Annotated[Path | None, typer.Option(help="The file; student.onnx in that folder by default.")] = None,
-    format: Annotated[FileFormat, typer.Option(help="onnx, or pt2 of torch.export.")] = "onnx",
-    int8: Annotated[bool, typer.Option("--int8", help="Layers in eight bits; a quarter of the size.")] = False,
-    calibration: Annotated[
-        Path | None, typer.Option(help="In-distribution inputs (.npy) for int8, if the run holds none of its own.")
+    source: Annotated[Path, typer.Argument(help="Folder of `opu demo` or `opu fit`, or of a saved student.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The file to write; by default student.onnx, student.pt2 or student-int8.onnx in that folder."
+        ),
     ] = None,
-    opset: Annotated[int, typer.Option(help="Version of ONNX's operators.")] = 18,
-    classes: Annotated[str, typer.Option(help="Names of the classes with commas between them, kept in the file.")] = "",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
+    format: Annotated[FileFormat, typer.Option(help="onnx, or pt2 for torch.export.")] = "onnx",
+    int8: Annotated[
+        bool, typer.Option("--int8", help="Write the layers in eight bits, a quarter of the size.")
+    ] = False,
+    calibration: Annotated[
+        Path | None, typer.Option(help="In-distribution inputs (.npy) for --int8; by default inputs that the run kept.")
+    ] = None,
+    opset: Annotated[int, typer.Option(help="Version of the ONNX operators.")] = 18,
+    classes: Annotated[
+        str,
+        typer.Option(
+            help="Names of the classes to keep in the file, with commas between them; by default those of `opu fit`."
+        ),
+    ] = "",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
 ) -> None:
-    """Write a student to one file that gives probabilities and every measure of uncertainty without Python."""
+    """Write a student as one file that predicts without Python.
+
+    The file takes a batch of inputs and gives class probabilities and every
+    measure of uncertainty. To write ONNX files, install the extra "onnx"; to use
+    them, any ONNX runtime will do.
+
+    Prints size, outputs, and how closely the file agrees with PyTorch. With
+    --int8, also prints what quantisation changes.
+
+    Example: opu export runs/demo --out digits.onnx
+    """
     from opu.export.drift import show_drift
     from opu.export.run import export_run
 
@@ -37,7 +59,8 @@ def export(
         overwrite=overwrite,
     )
     console = Console()
-    console.print(f"{found.path}: {found.size / 1e6:.2f} MB, outputs {', '.join(found.outputs)}.", highlight=False)
+    written = f"{found.path}: {found.size / 1e6:.2f} MB, outputs {', '.join(found.outputs)}."
+    console.print(written, highlight=False, markup=False)
     what = "Before quantisation it" if int8 else "It"
     console.print(f"{what} agrees with PyTorch to {max(found.differences.values()):.1g}.", highlight=False)
     if found.drift is not None:

@@ -7,10 +7,12 @@ from typing import Annotated
 import typer
 
 Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
-Seeds = Annotated[str, typer.Option(help="Which seeds, such as 0,1,2.")]
-Rows = Annotated[str, typer.Option(help="Only rows whose name contains one of these texts, such as robust,BDK.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
-Quick = Annotated[bool, typer.Option(help="A small version that takes minutes on two CPU cores.")]
+Seeds = Annotated[str, typer.Option(help="Seeds to run, such as 0,1,2.")]
+Rows = Annotated[
+    str, typer.Option(help="Only rows whose name contains one of these texts, such as robust,BDK; else all.")
+]
+Device = Annotated[str, typer.Option(help="cpu, cuda, or auto (cuda if there is one).")]
+Quick = Annotated[bool, typer.Option("--quick", help="Run a small version, which takes minutes on two CPU cores.")]
 ResultFolder = Annotated[Path, typer.Option(help="Folder for results; a run that was stopped goes on there.")]
 Header = Annotated[bool, typer.Option(help="Whether the first line holds names; otherwise columns are 1, 2, ...")]
 
@@ -31,6 +33,13 @@ def as_numbers(option: str, text: str, least: int) -> list[int]:
 def as_seeds(text: str) -> list[int]:
     """Seeds from a text such as ``0,1,2``."""
     return as_numbers("--seeds", text, least=0)
+
+
+def device_type(name: str) -> str:
+    """``cpu`` or ``cuda``, from what the user chose."""
+    from opu.devices import choose_device  # imports torch, which help and mistakes do without
+
+    return choose_device(name).type
 
 
 def as_texts(text: str) -> list[str]:

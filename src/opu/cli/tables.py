@@ -12,5 +12,11 @@ def tables(
     documents: Annotated[list[Path], typer.Argument(help="Markdown files with table markers.")],
     results: Annotated[Path, typer.Option(help="Folder of result files.")] = Path("results"),
 ) -> None:
-    """Render the tables of Markdown documents from result files."""
+    """Render the tables of Markdown documents from result files.
+
+    Needs a source checkout. Each document is rewritten in place, between its
+    table markers and nowhere else.
+
+    Example: opu tables README.md docs/robust.md
+    """
     from_checkout("reproduction.commands").tables(documents, results)

@@ -9,6 +9,7 @@ from sklearn.datasets import load_digits, load_sample_images
 from torch import Tensor
 
 HELD_OUT_CLASS = 9
+CLASSES = tuple(f"digit {digit}" for digit in range(HELD_OUT_CLASS))
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The demo from end to end: teacher, student, table, speed, pictures."""
 
+import shlex
 import shutil
 import time
 from collections.abc import Iterator
@@ -93,9 +94,10 @@ def _run(out: Path, settings: Settings, console: Console) -> dict[str, Any]:
     metrics, scores = compare(student, teacher, x, labels, digits.ood, digits.calibration, particles)
     metrics["speedup"] = measure_speed(net, teacher, student, x, particles)
     metrics |= {"seed": settings.seed, "settings": asdict(settings), "environment": environment()}
+    metrics["classes"] = list(data.CLASSES)
     advice = plotting.missing()
     if advice is None:
-        plotting.draw_inputs(out / "simplex.png", _three_inputs(digits, teacher), teacher, student)
+        plotting.draw_inputs(out / "simplex.png", _three_inputs(digits, teacher), teacher, student, data.CLASSES)
         plotting.draw_histograms(out / "scores.png", scores)
         plotting.draw_roc(out / "roc.png", metrics, scores)
     keep_evaluation(out, teacher, x, labels, digits.train, particles)
@@ -222,14 +224,16 @@ def show(console: Console, metrics: dict[str, Any], out: Path, advice: str | Non
         f"loop, and {speed['vectorised']:.0f} times as fast as the same passes vectorised ({speed['batch_size']} inputs)."
     )
     pictures = ", simplex.png, scores.png, roc.png" if advice is None else ""
-    console.print(f"Written to {out}: metrics.json, student/{pictures} ({metrics['seconds']:.0f} s).")
+    written = f"Written to {out}: metrics.json, student/{pictures} ({metrics['seconds']:.0f} s)."
+    console.print(written, highlight=False, markup=False)
     if advice is not None:
         console.print(advice, highlight=False, markup=False)
     if "photographs" not in metrics["ood"]:
         console.print(
             "Photographs, one more OOD set, need Pillow to be read; the same extra brings it.", highlight=False
         )
-    console.print(f"How close the student is to its teacher, and why: opu fidelity {out}", highlight=False)
+    advised = f"How close the student is to its teacher, and why: opu fidelity {shlex.quote(str(out))}"
+    console.print(advised, highlight=False, markup=False)
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

@@ -1,5 +1,7 @@
 """``opu fidelity``: the report on a run folder, or on a saved student with particles in files."""
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,7 @@ def report_on_run(
     particles: Path | None = None,
     labels: Path | None = None,
     outputs: Outputs = "probabilities",
+    classes: Sequence[str] | None = None,
     console: Console | None = None,
 ) -> dict[str, Any]:
     """Compare the student of a run with its teacher's particles; return what ``fidelity.json`` holds.
@@ -46,6 +49,7 @@ def report_on_run(
         particles: File with the particles of these inputs, ``(S, N, K)``.
         labels: File with the classes of these inputs; with them the report has the calibration of both.
         outputs: Kind of the values in the file of particles.
+        classes: Names of the classes for the picture; by default those in the run's ``metrics.json``.
         console: Where to print the table.
     """
     console = console or Console()
@@ -64,6 +68,7 @@ def report_on_run(
         )
     else:
         x, y, seen, teacher = _kept(run)
+    names = _class_names(run, classes, teacher.shape[2])
     x, seen = fit_to(x, student), None if seen is None else fit_to(seen, student)
     found = compare(student, teacher, x, labels=y, seen=seen, num_particles=teacher.shape[0])
     worst = [_one_input(found, index) for index in found.worst()]
@@ -71,9 +76,10 @@ def report_on_run(
     write_json(run / "fidelity.json", result)
     advice = plotting.missing()
     if advice is None:
-        plotting.draw_fidelity(run / "fidelity.png", found, student, x, teacher)
+        plotting.draw_fidelity(run / "fidelity.png", found, student, x, teacher, names)
     show(result, console)
-    console.print(f"Written to {run}: fidelity.json{'' if advice else ', fidelity.png'}.", highlight=False)
+    written = f"Written to {run}: fidelity.json{'' if advice else ', fidelity.png'}."
+    console.print(written, highlight=False, markup=False)
     if advice is not None:
         console.print(advice, highlight=False, markup=False)
     return result
@@ -94,8 +100,8 @@ def show(result: dict[str, Any], console: Console) -> None:
     title = f"{result['num_inputs']} inputs, {result['num_particles']} particles each"
     print_table(console, ["mean over inputs", ""], rows, title=title)
     worst = ", ".join(str(each["input"]) for each in result["worst"])
-    console.print(f"Inputs with the largest amortisation gap: {worst}.", highlight=False)
-    console.print(result["sentence"], highlight=False, style="bold")
+    console.print(f"Inputs with the largest amortisation gap: {worst}.", highlight=False, markup=False)
+    console.print(result["sentence"], highlight=False, markup=False, style="bold")
 
 
 def _one_input(found: Fidelity, index: int) -> dict[str, Any]:
@@ -118,6 +124,17 @@ def _kept(run: Path) -> tuple[Batch, Tensor | None, Batch | None, ParticleBank]:
     if seen is not None:
         both, particles = [inputs, seen], [*particles, state["seen_log_particles"]]
     return inputs, state["labels"], seen, ParticleBank(torch.cat(particles, 1), cat(both), outputs="log_probabilities")
+
+
+def _class_names(run: Path, given: Sequence[str] | None, num_classes: int) -> list[str] | None:
+    """Names that the user gave, or that the run knows."""
+    if given:
+        if len(given) != num_classes:
+            raise ValueError(f"--classes must name all {num_classes} classes; got {len(given)}: {', '.join(given)}.")
+        return list(given)
+    path = run / "metrics.json"
+    known = json.loads(path.read_text()).get("classes") if path.is_file() else None
+    return [str(name) for name in known] if isinstance(known, list) and len(known) == num_classes else None
 
 
 def _read(path: Path) -> Tensor:

@@ -15,18 +15,20 @@ from opu.inputs.random_state import random_state, restore_random_state
 Convert = Callable[[Batch], Batch]
 
 
-def batches_for(student: Any, inputs: Any, batch_size: int = 1024) -> Iterator[Batch]:
+def batches_for(student: Any, inputs: Any, batch_size: int = 1024, *, finite: bool = True) -> Iterator[Batch]:
     """Inputs of any kind in batches that the student can read, on its device.
 
     Args:
         student: A :class:`opu.students.BaseStudent`.
         inputs: Whatever :func:`opu.distill` takes.
         batch_size: Inputs per batch; a loader's own batches are taken as they come.
+        finite: Whether NaN and infinite values are refused.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1; got {batch_size}.")
     refuse_single(student, inputs)
-    source, convert = as_source(inputs, Features(student.reads()), batch_size=batch_size, endless=True), None
+    features, convert = Features(student.reads()), None
+    source = as_source(inputs, features, batch_size=batch_size, endless=True, finite=finite)
     for batch in source.batches(batch_size):
         convert = convert or conversion(student, take(batch, slice(0, 2)))
         yield fit_to(convert(batch), student)

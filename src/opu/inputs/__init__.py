@@ -1,6 +1,7 @@
 """Inputs as users have them: tensors, tables, datasets, loaders, streams, and dicts or tuples of several inputs."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,10 @@ def as_source(
         finite: Whether NaN and infinite values in tensors and arrays are refused.
     """
     features = features or Features()
+    if isinstance(inputs, str | Path):
+        raise ValueError(
+            f"inputs are data, not the path of a file; got {str(inputs)!r}. Read it first, for instance with numpy.load."
+        )
     if isinstance(inputs, DataLoader):
         return _of_loader(inputs, features)
     if isinstance(inputs, IterableDataset):

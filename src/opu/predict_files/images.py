@@ -33,10 +33,10 @@ class Pixels:
         std: Divides the difference: one number, or one for each channel.
     """
 
-    low: float = 0.0
-    high: float = 1.0
-    mean: tuple[float, ...] = (0.0,)
-    std: tuple[float, ...] = (1.0,)
+    low: float | int = 0.0
+    high: float | int = 1.0
+    mean: tuple[float | int, ...] = (0.0,)
+    std: tuple[float | int, ...] = (1.0,)
 
     def __post_init__(self) -> None:
         if not all(map(math.isfinite, (self.low, self.high, *self.mean, *self.std))):

@@ -35,7 +35,7 @@ def predict_files(
     source: Path,
     out: Path,
     *,
-    level: float = 0.9,
+    level: float | int = 0.9,
     classes: Sequence[str] | None = None,
     batch_size: int = 256,
     pixels: Pixels | None = None,

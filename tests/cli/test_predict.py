@@ -82,7 +82,7 @@ def test_mistakes_cost_one_line(call, student, tmp_path):
     (tmp_path / "fitted" / "classifier.json").write_text("{}")
     before = sorted(tmp_path.rglob("*"))
     for words, message in (
-        (("student", "bad"), "none of the 1 inputs in bad can be predicted: a.png"),
+        (("student", "bad"), "no input in bad can be predicted, of 1: a.png"),
         (("student", "x.npy"), "takes inputs of shape (1, 8, 8); each row of x.npy has shape (5,)"),
         (
             ("student", "photos", "--scale", "1"),

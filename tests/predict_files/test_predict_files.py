@@ -205,7 +205,7 @@ def test_one_array_of_an_archive_is_chosen_by_its_name(run, call, tmp_path):
         (np.zeros((1, 8, 8)), "shape of a single example|that of a single example. Give it a leading axis"),
         (np.zeros(64), r"must hold one row for each input; its array has shape \(64,\)"),
         (np.zeros((0, 64)), "holds no inputs"),
-        (np.full((3, 64), np.nan), rf"none of the 3 inputs in .* can be predicted: 0 \({NOT_FINITE}\)"),
+        (np.full((3, 64), np.nan), rf"no input in .* can be predicted, of 3: 0 \({NOT_FINITE}\)"),
         (np.array([["a"]]), "an array must hold numbers"),
     ],
 )
@@ -219,8 +219,10 @@ def test_arrays_that_do_not_fit_are_refused_and_leave_nothing(run, call, tmp_pat
 
 def test_an_array_of_another_scale_is_noticed(run, call, tmp_path):
     np.save(tmp_path / "x.npy", images(40))
-    _, said = call(run, tmp_path / "x.npy")
-    assert "The inputs in x.npy lie between 0 and 255, those of the run between 0 and 1; prepare them" in said
+    for folder in (run, run / "student"):  # which finds the run that it belongs to, and its names of classes
+        frame, said = call(folder, tmp_path / "x.npy", overwrite=True)
+        assert "The inputs in x.npy lie between 0 and 255, those of the run between 0 and 1; prepare them" in said
+        assert "probability_a" in frame
 
 
 # --- images ----------------------------------------------------------------------------------------------------------
@@ -314,7 +316,7 @@ def test_broken_images_have_a_note_and_the_others_their_prediction(run, call, tm
     assert "Inputs with a note in place of a prediction: 3 of 5, 000.png (cannot be read" in said
     for number in (1, 2):
         (folder / f"00{number}.png").write_bytes(whole[:60])
-    with pytest.raises(ValueError, match=r"none of the 5 inputs in .* can be predicted: 000\.png .*, and 2 more\."):
+    with pytest.raises(ValueError, match=r"no input in .* can be predicted, of 5: 000\.png .*, and 2 more\."):
         call(run, folder, "other.csv")
     assert not (tmp_path / "other.csv").exists()
 
@@ -424,7 +426,7 @@ def test_a_file_is_replaced_only_if_asked_and_only_when_all_is_well(run, call, t
         ValueError, match="exists already and was not changed; choose another --out, or say --overwrite"
     ):
         call(run, tmp_path / "x.npy")
-    with pytest.raises(ValueError, match="none of the 3 inputs"):
+    with pytest.raises(ValueError, match="no input in"):
         call(run, tmp_path / "bad.npy", overwrite=True)
     assert (tmp_path / "out.csv").read_text() == "mine"
     frame, _ = call(run, tmp_path / "x.npy", overwrite=True)

@@ -64,7 +64,7 @@ def predict_files(
     if not 0 < level < 1:
         raise ValueError(f"--level must lie between 0 and 1; got {level}. Use 0.9 for 90 %.")
     check_at_least(1, batch_size=batch_size)
-    student = _load(run)
+    student, run = _load(run), _home(run)
     found, remarks = _open(source, student, pixels)
     for remark in (*remarks, *_remarks_on_range(run, found)):
         _say(console, remark)
@@ -135,6 +135,11 @@ def _load(run: Path) -> Student:
     return load(run)
 
 
+def _home(run: Path) -> Path:
+    """The run folder, also where the folder of its student was given."""
+    return run.parent if run.name == "student" and (run.parent / EVALUATION).is_file() else run
+
+
 def _open(source: Path, student: Student, pixels: Pixels | None) -> tuple[Source, list[str]]:
     """The inputs in a file or folder, and what to say about them."""
     kind = source.suffix.lower()
@@ -199,7 +204,7 @@ class _Watch:
     def refuse_if_nothing(self, source: Path) -> None:
         """Refuse inputs of which none could be predicted."""
         if self.num_broken == self.num_inputs:
-            raise ValueError(f"none of the {self.num_inputs} inputs in {source} can be predicted: {self._named()}.")
+            raise ValueError(f"no input in {source} can be predicted, of {self.num_inputs}: {self._named()}.")
 
     def sentences(self, advice: str) -> Iterator[str]:
         """What a user should know."""

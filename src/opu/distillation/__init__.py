@@ -4,6 +4,6 @@ from opu.distillation.calibration import calibrate
 from opu.distillation.diagnosis import Diverged
 from opu.distillation.loop import distill
 from opu.distillation.recipe import Recipe
-from opu.distillation.state import Distillation
+from opu.distillation.result import Distillation
 
 __all__ = ["Distillation", "Diverged", "Recipe", "calibrate", "distill"]

@@ -17,8 +17,9 @@ from opu.distillation.diagnosis import stuck
 from opu.distillation.preparation import Prepared, Split, prepare
 from opu.distillation.random_state import restore_random_state
 from opu.distillation.recipe import Recipe
+from opu.distillation.result import Distillation
 from opu.distillation.run_folder import open_folder
-from opu.distillation.state import Distillation, Run
+from opu.distillation.state import Run
 from opu.novelty import FEWEST_INPUTS
 from opu.teachers import Teacher
 
@@ -44,8 +45,9 @@ def distill(
         student: Predicts a Dirichlet. It is trained in place, on the device where its weights are.
         inputs: A tensor, an array, a dataset, a loader, or an iterable of batches; labels that come along are not read.
         recipe: Objective, particles, epochs, augmentation and all other settings; the robust recipe by default.
-        held_out: Fraction of the inputs kept for choosing the best epoch and for calibrating novelty, or such inputs
-            themselves. Take inputs that the teacher was not trained on: on training inputs p-values come out too small.
+        held_out: Fraction of the inputs kept for comparing epochs and for calibrating novelty, or such inputs themselves.
+            The last epoch is kept, unless an earlier one is clearly better on them. Take inputs that the teacher was not trained on:
+            on training inputs p-values come out too small.
         out: Folder for ``config.json``, ``log.jsonl`` and the checkpoint.
         resume: Go on with the run in ``out``.
         progress: Show a progress bar.
@@ -77,7 +79,9 @@ def distill(
                 folder.save_checkpoint(run.state() | at_start)
             advance(loss)
     result = run.finish()
-    _calibrate(ready, split.held_out)
+    result.warnings += _calibrate(ready, split.held_out)
+    for sentence in result.warnings:
+        warnings.warn(sentence, stacklevel=2)
     return result
 
 
@@ -94,14 +98,13 @@ def _step(run: Run, split: Split) -> Callable[[Tensor], Tensor]:
     return CudaGraph(step, device) if recipe.cuda_graph else step
 
 
-def _calibrate(ready: Prepared, held_out: Tensor | None) -> None:
-    """Calibrate novelty on the held-out inputs, and warn where the precision no longer tells them apart."""
+def _calibrate(ready: Prepared, held_out: Tensor | None) -> list[str]:
+    """Calibrate novelty on the held-out inputs; return a warning if the precision no longer tells them apart."""
     if held_out is None or len(held_out) < FEWEST_INPUTS:
-        return
+        return []
     calibrate(ready.student, held_out, ready.recipe.blend)
     found = stuck(ready.student.bounds(), predict_all(ready.student, held_out).log_precision)
-    if found is not None:
-        warnings.warn(found, stacklevel=3)
+    return [] if found is None else [found]
 
 
 @contextmanager

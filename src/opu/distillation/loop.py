@@ -46,8 +46,8 @@ def distill(
         inputs: A tensor, an array, a dataset, a loader, or an iterable of batches; labels that come along are not read.
         recipe: Objective, particles, epochs, augmentation and all other settings; the robust recipe by default.
         held_out: Fraction of the inputs kept for comparing epochs and for calibrating novelty, or such inputs themselves.
-            The last epoch is kept, unless an earlier one is clearly better on them. Take inputs that the teacher was not trained on:
-            on training inputs p-values come out too small.
+            The last epoch is kept, unless an earlier one is clearly better on them. Take inputs that the teacher was not
+            trained on: on training inputs p-values come out too small.
         out: Folder for ``config.json``, ``log.jsonl`` and the checkpoint.
         resume: Go on with the run in ``out``.
         progress: Show a progress bar.

@@ -10,7 +10,8 @@ from jaxtyping import Float
 from scipy.stats import rankdata
 from torch import Tensor
 
-# An earlier epoch is kept if the last is worse by more than this number of standard deviations of the signed-rank sum.
+# An earlier epoch is kept if the last is worse by more than this number of standard deviations of the signed-rank sum. It
+# is more than two, since the best of many epochs is compared. Eight inputs that agree reach it.
 CLEAR = 2.5
 _EARLY = 0.75  # fraction of the epochs before which a kept epoch is worth a warning
 

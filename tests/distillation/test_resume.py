@@ -183,7 +183,7 @@ def ruined(out, *, resume=False, killed_at=None, checkpoint_every=5):
     if resume:
         torch.manual_seed(1)  # everything must come from the checkpoint
     recipe = opu.Recipe(epochs=8, batch_size=16, num_particles=8, checkpoint_every=checkpoint_every,
-                        optimizer=lambda p: Ruin(p, 1e-2))  # fmt: skip
+                        learning_rate=1e-2, optimizer=Ruin)  # fmt: skip
     return student, opu.distill(teacher, student, x, recipe=recipe, out=out, resume=resume, progress=False)
 
 

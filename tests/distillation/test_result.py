@@ -10,14 +10,14 @@ from opu.distillation import Distillation
 
 @pytest.fixture
 def result():
-    return Distillation([5.0, 3.0, 2.0, 2.0, 1.0, 0.5], [4.0, 1.25, 1.5], 2)
+    return Distillation([5.0, 3.0, 2.0, 2.0, 1.0, 0.5], [4.0, 1.25, 1.5], 2, held_out_medians=[3.5, 1.0, 1.75])
 
 
 def test_it_prints_in_five_lines_with_its_own_numbers(result):
     assert repr(result).splitlines() == [
         "Distillation: 6 steps in 3 epochs",
-        "  loss      4 in epoch 1, 0.75 in epoch 3 (means over steps)",
-        "  held out  4 after epoch 1, 1.25 as kept",
+        "  loss      4 -> 0.75 (means of epoch 1 -> epoch 3)",
+        "  held out  mean 4 -> 1.25, median 3.5 -> 1 (epoch 1 -> kept)",
         "  kept      epoch 2 of 3",
         "  warnings  none",
     ]
@@ -36,19 +36,21 @@ def test_a_run_that_has_not_begun_prints_too():
 
 
 def test_curves_are_drawn_by_epoch_with_the_kept_one_marked(result, tmp_path):
-    (axes,) = result.plot(tmp_path / "new" / "curves.png").axes
+    drawing = result.plot(tmp_path / "new" / "curves.png")
+    (axes,) = drawing.axes
     assert (tmp_path / "new" / "curves.png").stat().st_size > 0
     curves = {line.get_label(): [*zip(*line.get_data(), strict=True)] for line in axes.lines}
-    assert curves["loss, mean over the steps of an epoch"] == [(1, 4.0), (2, 2.0), (3, 0.75)]
-    assert curves["objective on held-out inputs"] == [(1, 4.0), (2, 1.25), (3, 1.5)]
+    assert curves["loss, mean of an epoch"] == [(1, 4.0), (2, 2.0), (3, 0.75)]
+    assert curves["held-out inputs, mean"] == [(1, 4.0), (2, 1.25), (3, 1.5)]
+    assert curves["held-out inputs, median"] == [(1, 3.5), (2, 1.0), (3, 1.75)]
     assert curves["kept: epoch 2 of 3"][0][0] == 2
     assert axes.get_xlabel() == "epoch"
-    assert axes.get_legend() is not None
+    assert [text.get_text() for text in drawing.legends[0].get_texts()] == list(curves)
 
 
 def test_there_is_no_curve_for_held_out_inputs_that_were_not_there():
     (axes,) = Distillation([2.0, 1.0], [math.nan, math.nan], 2).plot().axes
-    assert "objective on held-out inputs" not in [line.get_label() for line in axes.lines]
+    assert [line.get_label() for line in axes.lines] == ["loss, mean of an epoch", "kept: epoch 2 of 2"]
 
 
 def test_first_epochs_far_above_do_not_flatten_the_curves():

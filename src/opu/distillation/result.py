@@ -20,12 +20,14 @@ class Distillation:
         held_out: The mean of the objective over held-out inputs after each epoch; NaN if there are none.
         best_epoch: The epoch whose weights were kept, counted from 1.
         warnings: What went wrong and what to do, one sentence each.
+        held_out_medians: The median over the same inputs. One augmented input may make the mean rise while all others gain.
     """
 
     losses: list[float] = field(default_factory=list)
     held_out: list[float] = field(default_factory=list)
     best_epoch: int = 0
     warnings: list[str] = field(default_factory=list)
+    held_out_medians: list[float] = field(default_factory=list)
 
     @property
     def epochs(self) -> int:
@@ -45,10 +47,12 @@ class Distillation:
         losses, epochs, best = self.epoch_losses, self.epochs, self.best_epoch
         lines = [
             title,
-            f"  loss      {losses[0]:.4g} in epoch 1, {losses[-1]:.4g} in epoch {epochs} (means over steps)",
+            f"  loss      {losses[0]:.4g} -> {losses[-1]:.4g} (means of epoch 1 -> epoch {epochs})",
         ]
         if self._was_judged:
-            lines.append(f"  held out  {self.held_out[0]:.4g} after epoch 1, {self.held_out[best - 1]:.4g} as kept")
+            curves = {"mean": self.held_out, "median": self.held_out_medians}
+            parts = [f"{name} {each[0]:.4g} -> {each[best - 1]:.4g}" for name, each in curves.items() if each]
+            lines.append(f"  held out  {', '.join(parts)} (epoch 1 -> kept)")
         else:
             lines.append("  held out  no inputs")
         lines.append(f"  kept      epoch {best} of {epochs}{', the last' if best == epochs else ''}")
@@ -62,7 +66,7 @@ class Distillation:
     def plot(self, path: str | Path | None = None) -> Any:
         """Draw the loss and the held-out objective by epoch, with the kept epoch marked; return the figure.
 
-        A few first epochs are often far above all others, so the axis ends where 95 % of the values are below.
+        Values far above all others, as in a first epoch, are cut off.
 
         Args:
             path: File for the picture, in any format of matplotlib's.
@@ -72,28 +76,30 @@ class Distillation:
 
         drawing = Figure(figsize=(7.0, 4.0), dpi=150, facecolor="white", layout="constrained")
         axes = drawing.subplots()
-        epochs, losses = range(1, self.epochs + 1), self.epoch_losses
-        axes.plot(epochs, losses, color=_LOSS, label="loss, mean over the steps of an epoch")
+        curves = {"loss, mean of an epoch": (self.epoch_losses, _LOSS, "-")}
         if self._was_judged:
-            axes.plot(epochs, self.held_out, color=_HELD_OUT, label="objective on held-out inputs")
+            curves["held-out inputs, mean"] = (self.held_out, _HELD_OUT, "-")
+            curves["held-out inputs, median"] = (self.held_out_medians, _HELD_OUT, ":")
+        for name, (values, colour, style) in curves.items():
+            if values:
+                axes.plot(range(1, self.epochs + 1), values, style, color=colour, label=name)
         if self.best_epoch:
             label = f"kept: epoch {self.best_epoch} of {self.epochs}"
             axes.axvline(self.best_epoch, color=_INK, linestyle="--", linewidth=0.8, label=label)
-            shown = self.held_out if math.isfinite(self.held_out[self.best_epoch - 1]) else losses
-            axes.plot(self.best_epoch, shown[self.best_epoch - 1], "o", color=_INK, markersize=5)
-        _frame(axes, [value for value in (*losses, *self.held_out) if math.isfinite(value)])
+        _cut(axes, [value for values, _, _ in curves.values() for value in values if math.isfinite(value)])
         axes.set_xlabel("epoch")
-        axes.set_ylabel("objective, mean over inputs")
-        axes.legend(frameon=False, fontsize=8)
+        axes.set_ylabel("objective")
+        drawing.legend(frameon=False, fontsize=8, loc="outside upper center", ncols=4)
         if path is not None:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             drawing.savefig(path)
         return drawing
 
 
-def _frame(axes: Any, values: list[float]) -> None:
-    if len(values) < 40:  # too few to tell which are far above the others
+def _cut(axes: Any, values: list[float]) -> None:
+    """End the axis at twice the range that holds 95 % of the values, if some are beyond."""
+    if len(values) < 2:
         return
-    low, high = min(values), statistics.quantiles(values, n=20)[-1]
-    if high > low:
-        axes.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+    low, most = min(values), statistics.quantiles(values, n=20)[-1]
+    if max(values) > 2 * most - low > low:
+        axes.set_ylim(low - 0.1 * (most - low), 2 * most - low)

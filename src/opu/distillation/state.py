@@ -127,6 +127,7 @@ class Run:
         comparable = len(values) > 0 and not self.objective.state_dict()
         self.selection.see(self.epoch, values if comparable else None, self.student.state_dict())
         self.result.held_out.append(float(values.mean()))
+        self.result.held_out_medians.append(float(values.median()) if len(values) else math.nan)
         self.result.best_epoch = self.selection.kept_epoch
         return self.result.held_out[-1]
 
@@ -151,6 +152,7 @@ class Run:
             "selection": self.selection.state(),
             "losses": torch.tensor(self.result.losses, dtype=torch.float64),
             "held_out": torch.tensor(self.result.held_out, dtype=torch.float64),
+            "held_out_medians": torch.tensor(self.result.held_out_medians, dtype=torch.float64),
             "best_epoch": self.result.best_epoch,
             "random": random_state(),
         }
@@ -169,4 +171,6 @@ class Run:
             self.objective.load_state_dict(state["objective"])
         self.selection = Selection.of(state)
         self.result = Distillation(state["losses"].tolist(), state["held_out"].tolist(), state["best_epoch"])
+        unknown = torch.full_like(state["held_out"], math.nan)  # for a checkpoint of 0.1, which has no medians
+        self.result.held_out_medians = state.get("held_out_medians", unknown).tolist()
         restore_random_state(state["random"])

@@ -1,4 +1,4 @@
-"""The one module that draws pictures, with matplotlib and mpltern (the extra ``plot``)."""
+"""The module that draws pictures, with matplotlib and mpltern (the extra ``plot``); a run draws its own curves."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -9,7 +9,7 @@ from scipy.stats import wilcoxon
 from torch import nn
 
 import opu
-from opu.distillation.selection import CLEAR, Selection, signed_rank
+from opu.distillation.selection import Selection, compare
 from opu.objectives import CriticEMD
 
 
@@ -28,20 +28,33 @@ def selected(*epochs):
 def test_signed_ranks_are_wilcoxons():
     first, second = torch.randn(60).double(), torch.randn(60).double() + 0.3
     expected = wilcoxon(second - first, alternative="greater", method="asymptotic", correction=False).zstatistic
-    assert signed_rank(first, second) == pytest.approx(expected, rel=1e-9)
-    assert signed_rank(second, first) == pytest.approx(-expected, rel=1e-9)
+    assert compare(first, second).z == pytest.approx(expected, rel=1e-9)
+    assert compare(second, first).z == pytest.approx(-expected, rel=1e-9)
 
 
 def test_signed_ranks_of_equal_epochs_have_variance_one():
-    z = [signed_rank(torch.zeros(30), torch.randn(30).exp() * torch.randn(30).sign()) for _ in range(2000)]
+    z = [compare(torch.zeros(30), torch.randn(30).exp() * torch.randn(30).sign()).z for _ in range(2000)]
     assert abs(torch.tensor(z).mean()) < 0.1
     assert torch.tensor(z).std() == pytest.approx(1.0, abs=0.06)
 
 
 def test_ties_and_infinities_count_as_neither_better():
     values = torch.tensor([1.0, math.inf, math.nan, 2.0])
-    assert signed_rank(values, values) == 0
-    assert signed_rank(values, torch.tensor([1.0, math.nan, math.inf, 2.0])) == 0
+    assert compare(values, values) == (0, 0)
+    assert compare(values, torch.tensor([1.0, math.nan, math.inf, 2.0])) == (0, 0)
+
+
+def test_the_balance_is_the_share_of_ranks_that_lost_less_that_which_gained():
+    assert compare(torch.zeros(4), torch.tensor([1.0, 2.0, 3.0, -4.0])).balance == pytest.approx((1 + 2 + 3 - 4) / 10)
+    assert compare(torch.zeros(4), torch.ones(4)).balance == 1
+
+
+def test_over_thousands_of_inputs_a_difference_beyond_noise_is_not_enough():
+    """Each input loses or gains about 1; a shift by a tenth is six standard errors, and means next to nothing."""
+    early = torch.zeros(4000)
+    last = torch.randn(4000) + 0.1
+    assert compare(early, last).z > 4
+    assert selected(early, last).kept_epoch == 2
 
 
 def test_one_input_cannot_choose_the_epoch():
@@ -75,7 +88,7 @@ def test_a_slow_decline_is_seen_though_no_step_of_it_is():
     """Each epoch is compared with the best one and not with the one before."""
     level = torch.randn(100)
     epochs = [level + 0.002 * t + 0.05 * torch.randn(100) for t in range(60)]
-    assert signed_rank(epochs[-2], epochs[-1]) < CLEAR
+    assert not compare(epochs[-2], epochs[-1]).clear
     assert selected(*epochs).kept_epoch < 20
 
 

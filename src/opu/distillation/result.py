@@ -89,7 +89,7 @@ class Distillation:
         _cut(axes, [value for values, _, _ in curves.values() for value in values if math.isfinite(value)])
         axes.set_xlabel("epoch")
         axes.set_ylabel("objective")
-        drawing.legend(frameon=False, fontsize=8, loc="outside upper center", ncols=4)
+        drawing.legend(frameon=False, fontsize=8, loc="outside upper center", ncols=2)
         if path is not None:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             drawing.savefig(path)

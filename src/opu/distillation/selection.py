@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -13,11 +13,31 @@ from torch import Tensor
 # An earlier epoch is kept if the last is worse by more than this number of standard deviations of the signed-rank sum. It
 # is more than two, since the best of many epochs is compared. Eight inputs that agree reach it.
 CLEAR = 2.5
+# And if the ranks of the inputs that lost outweigh those of the inputs that gained by two to one: over thousands of inputs
+# the smallest difference is beyond noise.
+MOST = 1 / 3
 _EARLY = 0.75  # fraction of the epochs before which a kept epoch is worth a warning
 
 
-def signed_rank(first: Float[Tensor, " B"], second: Float[Tensor, " B"]) -> float:
-    r"""How clearly the second of two epochs is worse, by Wilcoxon's signed ranks over the same inputs.
+class Comparison(NamedTuple):
+    """How much worse the second of two epochs is.
+
+    Attributes:
+        z: In standard deviations of the signed-rank sum.
+        balance: From -1, if it is better on all inputs, to 1, if it is worse on all: the rank-biserial correlation.
+    """
+
+    z: float = 0.0
+    balance: float = 0.0
+
+    @property
+    def clear(self) -> bool:
+        """Whether the second epoch is clearly worse: beyond noise, and on most inputs."""
+        return self.z > CLEAR and self.balance > MOST
+
+
+def compare(first: Float[Tensor, " B"], second: Float[Tensor, " B"]) -> Comparison:
+    r"""How much worse the second of two epochs is, by Wilcoxon's signed ranks over the same inputs.
 
     .. math::
         z = \frac{\sum_i \operatorname{sign}(d_i) r_i}{\sqrt{\sum_i r_i^2}}, \qquad d_i = \text{second}_i - \text{first}_i,
@@ -33,9 +53,10 @@ def signed_rank(first: Float[Tensor, " B"], second: Float[Tensor, " B"]) -> floa
     difference = _infinite_if_broken(second) - _infinite_if_broken(first)
     difference = difference[~difference.isnan() & (difference != 0)]  # ties; infinity on both sides is one too
     if len(difference) == 0:
-        return 0.0
+        return Comparison()
     ranks = torch.from_numpy(rankdata(difference.abs().numpy()))
-    return float((difference.sign() * ranks).sum() / ranks.norm())
+    total = (difference.sign() * ranks).sum()
+    return Comparison(float(total / ranks.norm()), float(total / ranks.sum()))
 
 
 def _infinite_if_broken(values: Tensor) -> Tensor:
@@ -48,7 +69,7 @@ class Selection:
     """Keeps the last epoch, unless the best one before it is clearly better on held-out inputs.
 
     A mean over held-out inputs is no judge by itself: the forward KL of one augmented input may be hundreds of times that
-    of all others together. Epochs are compared input by input instead, by :func:`signed_rank`. The last epoch is the
+    of all others together. Epochs are compared input by input instead, by :func:`compare`. The last epoch is the
     default, since a falling learning rate makes it the best in nearly every run, while the lowest of some hundred noisy
     values is often lowest by chance. Besides the student's own weights, those of one epoch are held.
 
@@ -77,7 +98,7 @@ class Selection:
         self.last_epoch, self.last_values = epoch, None if values is None else values.detach().double().cpu()
         if self.last_values is None:
             self.best_epoch, self.best_values, self.best_weights = epoch, None, {}
-        elif self.best_values is None or signed_rank(self.best_values, self.last_values) <= 0:
+        elif self.best_values is None or compare(self.best_values, self.last_values).z <= 0:
             self.best_epoch, self.best_values = epoch, self.last_values
             self.best_weights = {name: w.detach().clone() for name, w in weights.items()}
 
@@ -98,7 +119,7 @@ class Selection:
         if self.best_values is None or self.last_values is None:  # from a checkpoint that held one epoch alone
             return True
         broken = not bool(self.last_values.isfinite().any())  # that is clear whatever the number of inputs
-        return broken or signed_rank(self.best_values, self.last_values) > CLEAR
+        return broken or compare(self.best_values, self.last_values).clear
 
     def advice(self) -> str | None:
         """A warning, with what to do, if an early epoch is kept."""

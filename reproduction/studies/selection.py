@@ -16,6 +16,7 @@ from unittest import mock
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from sklearn import datasets
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
@@ -123,7 +124,7 @@ def quality(student: Student, particles: Tensor, test: Tensor, labels: Tensor) -
     }
 
 
-def rules(held_out: np.ndarray[Any, Any], kept: int) -> dict[str, int]:
+def rules(held_out: NDArray[np.float64], kept: int) -> dict[str, int]:
     """Which epoch, counted from 0, each rule keeps, by the held-out losses of all epochs, ``(epochs, inputs)``."""
     count = held_out.shape[1]
     trimmed = np.sort(held_out, 1)[:, round(0.1 * count) : count - round(0.1 * count)]
@@ -145,7 +146,7 @@ def run(name: str, setting: Setting, seed: int) -> Record:
     x, test, labels, test_labels = load(setting.data, seed)
     teacher = teacher_for(setting, x, labels)
     student = opu.students.mlp(x[0].numel(), int(labels.max()) + 1, setting.hidden)
-    seen: list[tuple[np.ndarray[Any, Any], dict[str, Tensor]]] = []
+    seen: list[tuple[NDArray[np.float64], dict[str, Tensor]]] = []
     usual = Selection.see
 
     def noting(self: Selection, epoch: int, values: Tensor, weights: Mapping[str, Tensor]) -> None:

@@ -79,6 +79,6 @@ def test_weights_that_cannot_be_are_refused(fit):
         fit(X, LABELS, weights=torch.ones(3))
     for bad in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(
-            ValueError, match="weights must be positive and finite; got others. Leave rows of weight 0 out"
+            ValueError, match=r"weights must be positive and finite; got others\. Leave rows of weight 0 out"
         ):
             fit(X, LABELS, weights=torch.tensor([1.0] * 6 + [bad]))

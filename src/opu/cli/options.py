@@ -1,6 +1,7 @@
 """Options that several commands share, and how their texts are read."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ Rows = Annotated[str, typer.Option(help="Only rows whose name contains one of th
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
 Quick = Annotated[bool, typer.Option(help="A small version that takes minutes on two CPU cores.")]
 ResultFolder = Annotated[Path, typer.Option(help="Folder for results; a run that was stopped goes on there.")]
+Separator = Annotated[str | None, typer.Option("--sep", help="What stands between two values, such as ';' or tab.")]
 Header = Annotated[bool, typer.Option(help="Whether the first line holds names; otherwise columns are 1, 2, ...")]
 
 
@@ -31,6 +33,12 @@ def as_numbers(option: str, text: str, least: int) -> list[int]:
 def as_seeds(text: str) -> list[int]:
     """Seeds from a text such as ``0,1,2``."""
     return as_numbers("--seeds", text, least=0)
+
+
+def as_names(texts: Sequence[str]) -> list[str]:
+    """Names from an option that is given several times, or once with commas between the names."""
+    names = (part.strip() for text in texts for part in text.split(","))
+    return list(dict.fromkeys(name for name in names if name))
 
 
 def as_texts(text: str) -> list[str]:

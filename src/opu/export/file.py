@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,7 @@ def write(
     *,
     prepare: Callable[[Tensor], Tensor] | None = None,
     classes: Sequence[Any] | None = None,
+    columns: Sequence[Mapping[str, Any]] | None = None,
     int8: bool = False,
     calibration: Tensor | None = None,
     test: tuple[Tensor, Tensor | None] | None = None,
@@ -67,6 +68,8 @@ def write(
         example: A few raw inputs, as they will come. The file is checked on them.
         prepare: From raw inputs to those that the student was distilled on. It becomes part of the file.
         classes: Names of the classes, kept in the file.
+        columns: The columns of a table in the order of the inputs, kept in the file: the ``name`` of each, and the
+            ``categories`` of one that holds texts.
         int8: Whether the layers have eight bits; for ONNX only.
         calibration: Some hundreds of raw in-distribution inputs for int8. They set the ranges of activations and calibrate
             novelty anew.
@@ -78,17 +81,18 @@ def write(
     _check(path, example, int8, calibration, overwrite)
     student = _exportable_copy(student)
     network = StudentWithMeasures(student, prepare)
+    kept = {} if columns is None else {"columns": json.dumps(list(columns))}
     if classes is not None:
         _check_names(network, example, classes)
     if path.suffix == ".pt2":
-        return _write_pt2(network, path, example, _metadata(student, classes, int8))
-    model = onnx_file.to_onnx(network, example, _metadata(student, classes, int8), opset)
+        return _write_pt2(network, path, example, _metadata(student, classes, int8) | kept)
+    model = onnx_file.to_onnx(network, example, _metadata(student, classes, int8) | kept, opset)
     float32 = onnx_file.runner(model)
     differences = onnx_file.differences(float32, network, example)
     found = None
     if int8:
         assert calibration is not None
-        model = _quantise(network, model, example, calibration, classes, opset)
+        model = _quantise(network, model, example, calibration, classes, kept, opset)
         if test is not None:
             inputs, labels = test
             known = None if labels is None else labels.numpy()
@@ -103,6 +107,7 @@ def _quantise(
     example: Tensor,
     calibration: Tensor,
     classes: Sequence[Any] | None,
+    kept: dict[str, str],
     opset: int,
 ) -> Any:
     """The model in int8, with novelty calibrated on the quantised model's own predictions."""
@@ -114,7 +119,7 @@ def _quantise(
     q = Dirichlet(*(torch.from_numpy(outputs[name]) for name in ("probabilities", "log_precision")))
     share, tilt = student.novelty.blend.tolist()
     student.novelty = Novelty.fit(q, Blend(share, tilt))
-    metadata = _metadata(student, classes, int8=True)
+    metadata = _metadata(student, classes, int8=True) | kept
     again = onnx_file.to_onnx(StudentWithMeasures(student, network.prepare), example, metadata, opset)
     return quantised(again, calibration.numpy())
 

@@ -50,9 +50,9 @@ class Impute(nn.Module):
     def inverse(self, x: Float[Tensor, "B G"]) -> Float[Tensor, "B F"]:
         """The rows with NaN where an indicator is above one half."""
         rows, indicators = x.split([len(self.fill), len(self.indicated)], -1)
-        rows = rows.clone()
-        rows[:, self.indicated] = rows[:, self.indicated].masked_fill(indicators > 0.5, torch.nan)
-        return rows
+        raw: Tensor = rows.clone()
+        raw[:, self.indicated] = rows[:, self.indicated].masked_fill(indicators > 0.5, torch.nan)
+        return raw
 
     def unexpected(self, x: Float[Tensor, "B F"]) -> Bool[Tensor, " B"]:
         """Which rows miss a value in a column that was complete in training."""
@@ -75,7 +75,7 @@ class Prepare(nn.Module):
     def fit(cls, x: Float[np.ndarray, "N F"]) -> "Prepare":
         """Both, from the training rows."""
         impute = Impute.fit(x)
-        return cls(impute, Standardise.fit(impute(torch.from_numpy(x))))
+        return cls(impute, Standardise.fit(impute(torch.tensor(x))))
 
     def forward(self, x: Float[Tensor, "B F"]) -> Float[Tensor, "B G"]:
         """The standardised rows."""
@@ -91,7 +91,7 @@ class Prepare(nn.Module):
         return self.standardise.inverse(x)[:, : len(self.impute.fill)]
 
     def unexpected(self, x: Float[Tensor, "B F"]) -> Bool[Tensor, " B"]:
-        """Which raw rows miss a value in a column that was complete in training: they are novel, whatever the student says."""
+        """Which raw rows miss a value in a column that was complete in training: they are novel."""
         return self.impute.unexpected(x)
 
     def description(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ the logit of being above class ``k`` for a row of class ``k`` or above, so that
 of ``K - 1`` binary ones, each of which can be sampled exactly. The order of the classes is a part of the model.
 
 A row of weight :math:`w` counts as :math:`w` rows: its likelihood is raised to the power :math:`w`, so that
-:math:`\omega_n \sim \mathrm{PG}(w_n, x_n^\top\theta)` and :math:`m = V X^\top w (y - \tfrac12)`. This is exact for any weight.
+:math:`\omega_n \sim \mathrm{PG}(w_n, x_n^\top\theta)` and :math:`m = V X^\top w (y - \tfrac12)`, exact for any weight.
 """
 
 import warnings
@@ -127,8 +127,8 @@ def polya_gamma(
     _warn_of_poor_mixing(found, settings)
     # Chains alternate in the pool, so that its first samples represent all of them.
     pooled = torch.from_numpy(draws.swapaxes(0, 1).reshape(settings.num_samples, len(logits), -1).copy())
-    weights, rest = pooled.split([features.shape[1], pooled.shape[2] - features.shape[1]], -1)
-    return LogisticSamples(weights.contiguous(), rest.sum(-1), found)
+    coefficients, rest = pooled.split([features.shape[1], pooled.shape[2] - features.shape[1]], -1)
+    return LogisticSamples(coefficients.contiguous(), rest.sum(-1), found)
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ def broken_stick(logits: Float[Tensor, "S B L"]) -> Float[Tensor, "S B L+1"]:
 
 
 def polya_gamma_source(rng: np.random.Generator, shape: Array | None = None) -> Callable[[Array], Array]:
-    r"""A function that draws :math:`\mathrm{PG}(b, z)` for an array of ``z``; :math:`b` is 1, or one shape for each column."""
+    r"""A function that draws :math:`\mathrm{PG}(b, z)` for an array of ``z``, with :math:`b` 1 or one for each column."""
     random_polyagamma = optional("polyagamma", "Polya-Gamma sampling", "blr").random_polyagamma
 
     border = _LARGE if shape is None else _LARGE_WEIGHTED

@@ -15,7 +15,7 @@ IMPOSSIBLE = 7 * 24 * 3600.0  # seconds from which it is refused
 _SWEEPS = 4 * 3500  # of the Gibbs sampler: chains, and sweeps of each
 _DRAWS = 64 * 1500  # particles for each input of a batch in a distillation
 _BATCH, _INDUCING, _TREES = 256, 0.1, 200
-_NUMBER = 8  # bytes
+_NUMBER = 8.0  # bytes
 
 
 class SlowTeacher(UserWarning):

@@ -12,14 +12,22 @@ from opu.files import write_atomically
 READ = (".csv", ".tsv", ".parquet")
 
 
-def read_frame(path: Path, *, header: bool = True, separator: str | None = None, texts: Sequence[str] = ()) -> Any:
+def read_frame(
+    path: Path,
+    *,
+    header: bool = True,
+    separator: str | None = None,
+    texts: Sequence[str] = (),
+    verbatim: Sequence[str] = (),
+) -> Any:
     """A pandas frame from a CSV, TSV or Parquet file.
 
     Args:
         path: The file.
         header: Whether its first line holds names; otherwise columns are named 1, 2, and so on.
         separator: What stands between two values; a comma by default, or a tab if the file ends in ``.tsv``.
-        texts: Names of columns that are read as texts, as they stand in the file, even if they look like numbers.
+        texts: Names of columns that are read as texts, even if they look like numbers.
+        verbatim: Names of columns that are read as they stand in the file: 007 stays 007, and NA is not missing.
     """
     if not path.is_file():
         raise ValueError(f"there is no file {path}; give a CSV or Parquet file.")
@@ -29,7 +37,7 @@ def read_frame(path: Path, *, header: bool = True, separator: str | None = None,
     if kind == ".parquet" and separator is not None:
         raise ValueError(f"--sep is for CSV files; {path} needs none. Leave it out.")
     try:
-        frame, names = _read(path, kind, header, _separator(kind, separator), texts)
+        frame, names = _read(path, kind, header, _separator(kind, separator), texts, verbatim)
     except (ValueError, OSError) as error:  # pandas and pyarrow raise kinds of ValueError for broken files
         raise ValueError(f"{path} could not be read as a table ({first_line(error)}).{_hint(path, kind)}") from error
     _check_names(path, names, header=header and kind != ".parquet")
@@ -73,7 +81,9 @@ def _separator(kind: str, wanted: str | None) -> str:
     return wanted
 
 
-def _read(path: Path, kind: str, header: bool, separator: str, texts: Sequence[str]) -> tuple[Any, list[str]]:
+def _read(
+    path: Path, kind: str, header: bool, separator: str, texts: Sequence[str], verbatim: Sequence[str]
+) -> tuple[Any, list[str]]:
     pd = require_pandas()
     if kind == ".parquet":
         frame = pd.read_parquet(path)
@@ -81,15 +91,19 @@ def _read(path: Path, kind: str, header: bool, separator: str, texts: Sequence[s
     # The names are read on their own, since pandas would rename those that occur twice.
     first = pd.read_csv(path, sep=separator, header=None, nrows=1, dtype=str, keep_default_na=False)
     names = [str(name) for name in first.iloc[0]] if header else [str(each + 1) for each in range(first.shape[1])]
-    as_texts = {place: _as_it_stands for place, name in enumerate(names) if name in texts}
-    frame = pd.read_csv(path, sep=separator, header=0 if header else None, converters=as_texts, low_memory=False)
+    as_texts = {place: str for place, name in enumerate(names) if name in texts}
+    layout = {"sep": separator, "header": 0 if header else None}
+    frame = pd.read_csv(path, **layout, converters=as_texts, low_memory=False)
     if frame.shape[1] != len(names) or not isinstance(frame.index, pd.RangeIndex):
         raise ValueError(f"its first line has {len(names)} names and its rows have more values")
+    places = [place for place, name in enumerate(names) if name in verbatim]
+    if places:
+        plain = pd.read_csv(
+            path, **layout, usecols=places, dtype=str, keep_default_na=False, skip_blank_lines=len(names) > 1
+        )
+        for place, name in zip(places, plain.columns, strict=True):
+            frame.isetitem(place, plain[name])
     return frame, names
-
-
-def _as_it_stands(text: str) -> str | None:
-    return text or None
 
 
 def _hint(path: Path, kind: str) -> str:

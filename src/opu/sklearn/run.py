@@ -66,7 +66,7 @@ def fit_table(
     console = console or Console()
     check_choice("--teacher", teacher, TABLE_TEACHERS)
     check_choice("--class-weight", class_weight, CLASS_WEIGHTS)
-    frame = read_frame(data, header=header, separator=separator, texts=ids)
+    frame = read_frame(data, header=header, separator=separator, verbatim=ids)
     encoding, notes = Encoding.of(frame, target, drop=drop, ids=ids)
     x, labels = encoding.matrix(frame), _labels(frame[target])
     _check_ids(ids, np.unique(labels))
@@ -164,7 +164,7 @@ def predict_table(
     model = OnePassClassifier.load(run)
     encoding = read_encoding(run / "encoding.json")
     passed = list(dict.fromkeys([*encoding.ids, *keep]))
-    frame = read_frame(data, header=header, separator=separator, texts=[*passed, *encoding.texts])
+    frame = read_frame(data, header=header, separator=separator, texts=list(encoding.texts), verbatim=passed)
     for name in keep:
         if name not in frame.columns:
             raise ValueError(unknown_column(name, list(frame.columns), "--keep: column"))

@@ -26,7 +26,7 @@ FAST = {"epochs": 30, "num_particles": 8, "hidden": (32,), "random_state": 0}
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
 @parametrize_with_checks(
     [OnePassClassifier("ensemble", **FAST | {"epochs": 10})],
-    # Repeated rows have the same law as weighted ones, but other random numbers: see test_weights.py.
+    # Repeated rows have the same law as weighted ones, but other random numbers: see test_class_weights.py.
     expected_failed_checks=lambda _: {
         "check_sample_weight_equivalence_on_dense_data": "the small networks draw their rows at random"
     },

@@ -31,7 +31,10 @@ CHECKS = {
     "index.md": "assert done.best_epoch >= 1 and particles.exp().sum(-1).allclose(torch.ones(500, 5))",
     "own-teacher-and-student.md": "assert prediction.fraction <= 0.2 and isinstance(smaller, opu.students.Student)",
     "scores.md": "assert opu.measures.mutual_information(q)[0] < 0.005 and (high - low)[1, 0] > 0.95",
-    "tables.md": "assert model.score(x_test, y_test) > 0.93 and (low < high).all() and (frame.index == x_test.index).all()",
+    "tables.md": "assert model.score(x_test, y_test) > 0.93 and (low < high).all() and (frame.index == x_test.index).all()\n"
+    "assert (piped_low < piped_high).all() and len(piped) == len(x_test)\n"
+    "own = OnePassClassifier.load('run').predict_proba(vectors.astype(float))\n"
+    "assert abs(outputs['probabilities'] - own).max() < 1e-4 and classes == ['no', 'yes'] and own[5].argmax() == 0",
     "amortisation-gap.md": "assert found.summary['mmd']['amortisation'] <= found.summary['mmd']['bound'] + 1e-6",
     "predict.md": "assert count == 500 == len(Path('inputs.csv').read_text().splitlines()) - 1",
     "export.md": "assert outputs['probabilities'].shape == (5, 3) and max(written.differences.values()) < 1e-4",

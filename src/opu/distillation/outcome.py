@@ -18,6 +18,11 @@ MAX_INPUTS, MAX_SEEN = 1000, 200
 _MOST_BYTES = 2**24  # of inputs that a run folder keeps
 
 
+def run_of(folder: Path) -> Path:
+    """The run folder around a student's folder, if that is where it lies; otherwise the folder itself."""
+    return folder.parent if folder.name == "student" and (folder.parent / EVALUATION).is_file() else folder
+
+
 def leave_student(run: Path, student: BaseStudent) -> None:
     """Write the student into ``student/``, unless it is a module of the user's that cannot be built again."""
     save = getattr(student, "save", None)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from opu.batches import Batch, each, take
 from opu.choices import FILE_FORMATS, FileFormat, check_choice
-from opu.distillation.outcome import EVALUATION
+from opu.distillation.outcome import EVALUATION, run_of
 from opu.export.file import Exported, write
 from opu.export.onnx_file import OPSETS
 from opu.files import read_state
@@ -92,7 +92,7 @@ def _columns(source: Path, model: Any) -> list[dict[str, Any]] | None:
 
 def _kept(source: Path) -> tuple[Batch | None, Tensor | None]:
     """Test inputs in the run folder, and their labels."""
-    path = source / EVALUATION
+    path = run_of(source) / EVALUATION
     if not path.exists():
         return None, None
     state = read_state(path)

@@ -11,7 +11,7 @@ from torch import Tensor
 from opu import plotting
 from opu.batches import Batch, cat, fit_to
 from opu.choices import Outputs
-from opu.distillation.outcome import EVALUATION
+from opu.distillation.outcome import EVALUATION, run_of
 from opu.distillation.run_folder import class_names
 from opu.environment import environment
 from opu.fidelity.report import Fidelity
@@ -110,7 +110,7 @@ def _one_input(found: Fidelity, index: int) -> dict[str, Any]:
 
 
 def _kept(run: Path) -> tuple[Batch, Tensor | None, Batch | None, ParticleBank]:
-    path = run / EVALUATION
+    path = run_of(run) / EVALUATION
     if not path.is_file():
         raise ValueError(
             f"{run} holds no {EVALUATION}, which a run folder has (opu.distill with out=, `opu demo`, `opu fit`); give "

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from opu.batches import Batch, fit_to, take, tensors
 from opu.checks import check_at_least
-from opu.distillation.outcome import EVALUATION
+from opu.distillation.outcome import EVALUATION, run_of
 from opu.distillation.run_folder import class_names
 from opu.files import read_state, replaced
 from opu.novelty import Novelty
@@ -64,7 +64,7 @@ def predict_files(
     if not 0 < level < 1:
         raise ValueError(f"--level must lie between 0 and 1; got {level}. Use 0.9 for 90 %.")
     check_at_least(1, batch_size=batch_size)
-    student, run = _load(run), _home(run)
+    student, run = _load(run), run_of(run)
     found, remarks = _open(source, student, pixels)
     for remark in (*remarks, *_remarks_on_range(run, found)):
         _say(console, remark)
@@ -133,11 +133,6 @@ def _load(run: Path) -> Student:
             "with out=, or of student.save()."
         )
     return load(run)
-
-
-def _home(run: Path) -> Path:
-    """The run folder, also where the folder of its student was given."""
-    return run.parent if run.name == "student" and (run.parent / EVALUATION).is_file() else run
 
 
 def _open(source: Path, student: Student, pixels: Pixels | None) -> tuple[Source, list[str]]:

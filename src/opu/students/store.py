@@ -16,10 +16,11 @@ from opu.novelty import Novelty
 from opu.students import compressed, networks
 from opu.students.from_teacher import from_network, trainable_copy, wrapped_network
 from opu.students.links import parse_link
-from opu.students.program import Program, to_program
+from opu.students.program import Program
 from opu.students.signature import made_up
 from opu.students.start import copied
 from opu.students.student import Student
+from opu.students.tracing import to_program
 from opu.teachers.base import as_logits
 
 FORMAT = 4

@@ -132,7 +132,7 @@ def _inline(module: fx.GraphModule) -> None:
         _inline(inner)
         placeholders = inner.graph.find_nodes(op="placeholder")
         with module.graph.inserting_before(node):
-            results = module.graph.graph_copy(inner.graph, dict(zip(placeholders, args, strict=True)))
+            results: Any = module.graph.graph_copy(inner.graph, dict(zip(placeholders, args, strict=True)))
         for use in list(node.users):  # each takes one of the region's results
             use.replace_all_uses_with(results[use.args[1]])
             module.graph.erase_node(use)

@@ -257,7 +257,7 @@ def _try(net: nn.Module, example: Batch) -> tuple[int, bool]:
     """The number of classes, and whether the network must be wrapped to take a batch and return a tensor."""
     try:
         output = call(net, fit_to(example, net))
-    except (RuntimeError, TypeError, IndexError, KeyError, AttributeError) as error:
+    except (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
         raise ValueError(
             f"{cannot_read('the network', example, error)} Give an example as the teacher takes its inputs."
         ) from error

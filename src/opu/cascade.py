@@ -86,7 +86,8 @@ class Cascade:
         """
         if self.threshold is None:
             raise ValueError("the cascade has no threshold yet; call calibrate(inputs) with held-out inputs.")
-        return joined([self._predict(batch) for batch in batches_for(as_student(self.student), inputs)])
+        batches = batches_for(as_student(self.student), inputs, finite=False)
+        return joined([self._predict(batch) for batch in batches])
 
     def _predict(self, x: Batch) -> Prediction:
         assert self.threshold is not None

@@ -9,7 +9,7 @@ import torch
 
 import opu
 from opu.cli import main
-from opu.fidelity.run import keep_evaluation
+from opu.distillation.outcome import keep_evaluation
 
 
 def run(monkeypatch, *words):

@@ -335,10 +335,9 @@ class Named(ConvNet):
 
 
 REFUSALS = {
-    "two heads": (Pair, None, "one tensor with a row of class scores per input; Pair returns a tuple"),
+    "two heads": (Pair, None, "since this one returns a tuple; give a few inputs"),
     "two heads, example": (Pair, images(2), "Pair returns a tuple"),
-    "dict": (Named, None, "Named returns a dict"),
-    "dict, example": (Named, images(2), "Named returns a dict"),
+    "dict": (Named, None, "since this one returns a dict; give a few inputs"),
     "one output": (lambda: ConvNet(1), None, "a single output. .* return the logits 0 and z"),
     "one output, mlp": (lambda: nn.Linear(4, 1), None, "two or more classes"),
     "softmax": (Probabilities, None, 'ends in a softmax.*outputs="probabilities"'),
@@ -349,7 +348,7 @@ REFUSALS = {
         r"since this one ends in 'mean'; give a few inputs: .*example=x\[:2\]",
     ),
     "untraceable": (Untraceable, None, r"cannot be traced \(symbolically traced variables.*give a few inputs"),
-    "wrong example": (ConvNet, rows(2), r"cannot read the example of shape \(2, 4\)"),
+    "wrong example": (ConvNet, rows(2), r"cannot read inputs of shape \(2, 4\) .*Give an example as the teacher takes"),
     "a row for each step": (lambda: mlp(nn.Tanh)[1:], sequences(2)[..., :4], r"returns shape \(2, 7, 3\)"),
     "a function": (lambda: Function(lambda x, n: x), None, "a teacher that holds a network .*got Function. Use"),
     "a student": (lambda: opu.students.mlp(4, 3), None, "got Student"),
@@ -366,11 +365,26 @@ def test_what_cannot_work_says_why(name):
     assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.parametrize("name", WITHOUT_HEAD)
+def test_logits_in_a_dict_are_understood_with_an_example():
+    net, x = Named().eval(), images(4)
+    student = from_teacher(net, example=x)
+    torch.testing.assert_close(student(x).mean, net(x)["logits"].softmax(-1))
+
+
+@pytest.mark.parametrize("name", sorted(set(WITHOUT_HEAD) - {"untraceable"}))
 def test_a_trunk_cannot_be_shared_if_the_last_layer_is_not_found(name):
     net, x = build(name)
     with pytest.raises(ValueError, match="shared_trunk=True needs a network that ends in a linear layer, but"):
         from_teacher(net, shared_trunk=True, example=x)
+
+
+def test_the_last_layer_of_a_network_that_cannot_be_traced_is_found_by_running_it():
+    net, x = build("untraceable")
+    for shared in (False, True):
+        student = from_teacher(net, shared_trunk=shared, example=x)
+        torch.testing.assert_close(student(x).mean, net.eval()(x).softmax(-1))
+        head = student.precision_net if shared else student.precision_net[-1]
+        assert head.in_features == student.mean_net.in_features if shared else head.in_features > 3
 
 
 def test_a_copy_is_pruned_like_any_other_student():

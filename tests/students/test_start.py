@@ -138,10 +138,10 @@ def test_batch_norm_keeps_statistics_that_it_came_with_and_learns_others(trained
         trunk(x)
         trunk[1].num_batches_tracked.zero_()  # as in files from before torch counted
     student = from_backbone(trunk, 6, 3)
-    before, scale = statistics(student), trunk[1].weight.clone()
+    before, scale = statistics(student), student.trunk[1].weight.clone()
     opu.distill(MCDropout(dropout_mlp()), student, x, recipe=RECIPE, progress=False)
     assert all(torch.equal(a, b) for a, b in zip(before, statistics(student), strict=True)) == trained
-    assert not torch.equal(scale, trunk[1].weight)
+    assert not torch.equal(scale, student.trunk[1].weight)
 
 
 def test_a_users_own_module_keeps_its_statistics_too():

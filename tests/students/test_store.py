@@ -151,7 +151,7 @@ def test_the_folder_holds_json_and_safetensors_and_nothing_else(tmp_path):
     folder = tmp_path / "a" / "student"
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
     assert json.loads((folder / "config.json").read_text()) == {
-        "format": 3,
+        "format": 4,
         "kind": "opu student",
         "architecture": "mlp",
         "num_features": 4,
@@ -183,12 +183,21 @@ def test_saving_over_a_student_replaces_it(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
 
 
-def test_the_backbones_own_weights_are_replaced_by_the_saved_ones(tmp_path):
+def test_a_backbone_gives_its_class_and_keeps_its_own_weights(tmp_path):
     student, net = from_backbone(trained_trunk(), 6, 3), trunk()
+    before = {name: w.clone() for name, w in net.state_dict().items()}
     student.save(tmp_path)
     again = opu.load(tmp_path, backbone=net)
-    assert again.trunk is net
-    assert all(torch.equal(w, student.trunk.state_dict()[name]) for name, w in net.state_dict().items())
+    assert all(torch.equal(w, student.trunk.state_dict()[name]) for name, w in again.trunk.state_dict().items())
+    assert all(torch.equal(w, before[name]) for name, w in net.state_dict().items())
+
+
+@pytest.mark.parametrize("shared_trunk", [False, True])
+def test_a_student_on_a_backbone_that_knows_its_inputs_needs_nothing_to_be_loaded(tmp_path, shared_trunk):
+    student, x = from_backbone(trained_trunk(), 6, 3, shared_trunk=shared_trunk).eval(), torch.randn(5, 4)
+    student.saw(x)
+    student.save(tmp_path)
+    assert_same_predictions(student, opu.load(tmp_path), x)
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------
@@ -252,7 +261,7 @@ def test_a_garbled_description_is_refused(folder, content):
 @pytest.mark.parametrize("changes", [{"format": 1}, {"format": "3"}, {"kind": "opu teacher"}, {"kind": None}])
 def test_another_version_or_kind_is_refused(folder, changes):
     edit_config(folder, **changes)
-    assert_refused(folder, "this release reads 'opu student', version 3")
+    assert_refused(folder, "this release reads 'opu student', version 4")
 
 
 @pytest.mark.parametrize("name", ["resnet", None, 3])
@@ -366,7 +375,7 @@ def test_the_path_of_a_file_in_place_of_its_folder_is_refused(folder, name):
 
 def test_a_student_on_a_backbone_needs_it(tmp_path):
     from_backbone(trunk(), 6, 3).save(tmp_path)
-    assert_refused(tmp_path, r"stands on a backbone; give it: opu\.load\(folder, backbone=net\)")
+    assert_refused(tmp_path, r"stands on a network of your own, .*give it in Python: opu\.load\(folder, backbone=net\)")
     assert_refused(tmp_path, "do not fit their description", backbone=nn.Sequential(nn.Linear(4, 6)))
 
 

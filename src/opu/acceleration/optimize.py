@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,9 @@ from opu.checks import first_line
 from opu.choices import PRECISIONS, Precision, check_choice
 from opu.distributions.dirichlet import Dirichlet
 from opu.novelty import Novelty
+from opu.prediction import Prediction, predict_batches
 from opu.students import Student
+from opu.students.reading import batches_for
 from opu.timing import median_seconds
 
 REPEATS = 20
@@ -43,6 +46,10 @@ class Optimized(nn.Module):
         """One Dirichlet for each row of ``x``, in batches of any size."""
         return Dirichlet(*self._predict(x))
 
+    def predict(self, inputs: Any, *, batch_size: int = 1024) -> Prediction:
+        """Predict inputs of any kind in batches; see :meth:`opu.students.BaseStudent.predict`."""
+        return predict_batches(self, batches_for(self.student, inputs, batch_size))
+
     @property
     def novelty(self) -> Novelty | None:
         """The student's calibrated novelty score, if it has one."""
@@ -50,9 +57,7 @@ class Optimized(nn.Module):
 
 
 @torch.no_grad()
-def optimize(
-    student: Student, example: Tensor, *, precision: Precision = "float32", compiled: bool = False
-) -> Optimized:
+def optimize(student: Student, example: Any, *, precision: Precision = "float32", compiled: bool = False) -> Optimized:
     """Make a student as fast as this machine allows, with the same predictions.
 
     Every backend of the machine runs on the example, is compared with the student and is timed: plain PyTorch, both
@@ -66,6 +71,11 @@ def optimize(
         compiled: Try ``torch.compile`` too. It takes seconds to minutes, and needs a C++ compiler on a CPU.
     """
     check_choice("precision", precision, PRECISIONS)
+    if not isinstance(example, Tensor):
+        raise ValueError(
+            f"optimize is for students whose input is one tensor; got {type(example).__name__}. Use student.predict, or "
+            "torch.compile."
+        )
     if precision == "bfloat16" and not example.is_cuda:
         raise ValueError(f"bfloat16 is for a GPU; the example is on {example.device}. Leave precision out.")
     student = copy.deepcopy(student).eval()

@@ -89,7 +89,6 @@ def _run(out: Path, settings: Settings, console: Console) -> dict[str, Any]:
     teacher = MCDropout(net, consistent=True)
     console.print("Student: a mean and a precision network, distilled without labels and without OOD inputs.")
     student = distil_student(teacher, digits, settings, out=out)
-    student.save(out / "student")
     x, labels, particles = digits.test, digits.test_labels, settings.evaluation_particles
     metrics, scores = compare(student, teacher, x, labels, digits.ood, digits.calibration, particles)
     metrics["speedup"] = measure_speed(net, teacher, student, x, particles)

@@ -80,7 +80,8 @@ def write(
     """
     path = Path(path)
     student = _exportable_copy(student)
-    example, calibration = _read(student, example, prepare), _read(student, calibration, prepare)
+    read = _reader(student, example, prepare)
+    example, calibration = read(example), None if calibration is None else read(calibration)
     _check(path, example, int8, calibration, overwrite)
     network = StudentWithMeasures(student, prepare, example)
     if classes is not None:
@@ -97,18 +98,22 @@ def write(
         if test is not None:
             inputs, labels = test
             known = None if labels is None else labels.numpy()
-            found = drift(float32, onnx_file.runner(model), _read(student, inputs, prepare), known)
+            found = drift(float32, onnx_file.runner(model), read(inputs), known)
     write_atomically(path, model.SerializeToString())
     return Exported(path, path.stat().st_size, network.names, differences, found)
 
 
-def _read(student: Student, inputs: Any, prepare: Any) -> Batch:
-    """Inputs as the file will take them: in float32 where the student reads floating-point numbers."""
-    if inputs is None:
-        return None
-    batch = each(lambda t: t.cpu().contiguous(), Features(student.reads())(inputs))
-    single = each(lambda t: t.float() if t.is_floating_point() else t, batch)
-    return single if prepare is not None else conversion(student, take(single, slice(0, 2)))(single)
+def _reader(student: Student, example: Any, prepare: Any) -> Callable[[Any], Batch]:
+    """From inputs to what the file will take: in float32 where the student reads floating-point numbers."""
+    features = Features(student.reads())
+
+    def single(inputs: Any) -> Batch:
+        return each(lambda t: (t.float() if t.is_floating_point() else t).cpu().contiguous(), features(inputs))
+
+    if prepare is not None:
+        return single
+    convert = conversion(student, take(single(example), slice(0, 2)))
+    return lambda inputs: convert(single(inputs))
 
 
 def _quantise(

@@ -1,6 +1,7 @@
 """Inputs as users have them: tensors, tables, datasets, loaders, streams, and dicts or tuples of several inputs."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,14 @@ _WANTED = (
 )
 
 
-def as_source(inputs: Any, features: Features | None = None, *, batch_size: int = 128, endless: bool = False) -> Source:
+def as_source(
+    inputs: Any,
+    features: Features | None = None,
+    *,
+    batch_size: int = 128,
+    endless: bool = False,
+    finite: bool = True,
+) -> Source:
     """Inputs of any kind as one that can be read.
 
     A tuple is one input of several parts, and a list holds batches. A loader is read through its own sampler, workers and
@@ -32,14 +40,19 @@ def as_source(inputs: Any, features: Features | None = None, *, batch_size: int 
         features: From an item of a loader or dataset to its features; by default the first part of a tuple.
         batch_size: Rows per batch of a bare iterable dataset, which gives single examples.
         endless: Whether the number of steps is given, so that a stream need not end.
+        finite: Whether NaN and infinite values in tensors and arrays are refused.
     """
     features = features or Features()
+    if isinstance(inputs, str | Path):
+        raise ValueError(
+            f"inputs are data, not the path of a file; got {str(inputs)!r}. Read it first, for instance with numpy.load."
+        )
     if isinstance(inputs, DataLoader):
         return _of_loader(inputs, features)
     if isinstance(inputs, IterableDataset):
         return Stream(DataLoader(inputs, batch_size), features)
     if _is_batch(inputs):
-        return in_memory(inputs, features)
+        return in_memory(inputs, features, finite=finite)
     if isinstance(inputs, list):
         return in_memory(_joined(inputs, features), Features())
     if hasattr(inputs, "__getitem__") and hasattr(inputs, "__len__"):

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opu.batches import Batch, as_batch, check_batch, num_rows, take, together
+from opu.batches import Batch, as_batch, check_batch, each, num_rows, take, together
 from opu.checks import first_line
 from opu.inputs.features import Features
 from opu.inputs.source import MOST_HELD_OUT, NONE, Convert, Feed, Source
@@ -117,10 +117,10 @@ class ShuffledRows(Feed):
         self.order = state["order"]
 
 
-def in_memory(values: Any, features: Features) -> InMemory:
+def in_memory(values: Any, features: Features, *, finite: bool = True) -> InMemory:
     """A checked batch of all inputs."""
     batch = features(values)
-    check_batch(batch)
+    check_batch(batch if finite else each(torch.nan_to_num, batch))
     return InMemory(batch)
 
 

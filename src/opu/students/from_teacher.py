@@ -220,7 +220,7 @@ def _split(net: nn.Module) -> tuple[nn.Module, nn.Linear]:
     node, after = output.args[0], {}
     if not isinstance(node, fx.Node):
         found = type(node).__name__.removeprefix("immutable_")
-        raise ValueError(_ONE_TENSOR.format(type(net).__name__, f"a {found}"))
+        raise _NoHeadError(f"this one returns a {found}")
     while (name := _operation(node, root)) in _AFTERWARDS:
         after[node] = name
         node = node.all_input_nodes[0]

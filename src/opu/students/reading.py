@@ -7,26 +7,27 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from opu.batches import Batch, as_batch, cannot_read, describe, each, fit_to, take, tensors, to_device
-from opu.devices import device_of
+from opu.batches import Batch, cannot_read, each, fit_to, take, tensors, to_device
 from opu.inputs import Features, as_source
 from opu.inputs.random_state import random_state, restore_random_state
 
 Convert = Callable[[Batch], Batch]
 
 
-def batches_for(student: Any, inputs: Any, batch_size: int = 1024) -> Iterator[Batch]:
+def batches_for(student: Any, inputs: Any, batch_size: int = 1024, *, finite: bool = True) -> Iterator[Batch]:
     """Inputs of any kind in batches that the student can read, on its device.
 
     Args:
         student: A :class:`opu.students.BaseStudent`.
         inputs: Whatever :func:`opu.distill` takes.
         batch_size: Inputs per batch; a loader's own batches are taken as they come.
+        finite: Whether NaN and infinite values are refused.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1; got {batch_size}.")
     refuse_single(student, inputs)
-    source, convert = as_source(inputs, Features(student.reads()), batch_size=batch_size, endless=True), None
+    features, convert = Features(student.reads()), None
+    source = as_source(inputs, features, batch_size=batch_size, endless=True, finite=finite)
     for batch in source.batches(batch_size):
         convert = convert or conversion(student, take(batch, slice(0, 2)))
         yield fit_to(convert(batch), student)
@@ -92,34 +93,25 @@ def trial(student: nn.Module) -> Iterator[None]:
 
 def explained(student: nn.Module, x: Any, error: Exception) -> Exception:
     """The reason why a student could not read what it was called with, in one sentence."""
-    if isinstance(error, torch.OutOfMemoryError | ValueError):
+    if isinstance(error, torch.OutOfMemoryError):
         return error
-    parts = list(tensors(x).values()) if isinstance(x, Tensor | dict | tuple | list) else []
-    if not parts or not all(isinstance(t, Tensor) for t in parts):
-        try:
-            parts = list(tensors(as_batch(x)).values())
-        except ValueError:
-            parts = []
-        if not isinstance(x, Tensor) and not any(isinstance(t, Tensor) for t in _values(x)):
-            return ValueError(
-                f"a student is called with tensors, student(x); got {type(x).__name__}. For arrays, data frames and lists "
-                "use student.predict(x)."
-            )
+    parts = list(tensors(x).values())
+    if not parts:
+        return ValueError(
+            f"a student is called with tensors, student(x); got {type(x).__name__}. For arrays, data frames and lists use "
+            "student.predict(x)."
+        )
     weight = next((w for w in student.parameters() if w.is_floating_point()), None)
-    if weight is not None and not torch.is_autocast_enabled(weight.device.type):
-        for t in parts:
-            if t.is_floating_point() and t.dtype != weight.dtype:
-                wanted, found = (str(each).removeprefix("torch.") for each in (weight.dtype, t.dtype))
-                return ValueError(
-                    f"this student takes numbers of type {wanted}; got {found}. Convert them, or use student.predict(x)."
-                )
-            if t.device != device_of(student):
-                return ValueError(
-                    f"this student is on {device_of(student)} and its inputs on {t.device}; move them, or use "
-                    "student.predict(x)."
-                )
-    return cannot_read("the student", x, error) if parts else ValueError(f"the student cannot read {describe(x)}.")
-
-
-def _values(x: Any) -> list[Any]:
-    return list(tensors(x).values())
+    if weight is None or torch.is_autocast_enabled(weight.device.type):
+        return cannot_read("the student", x, error)
+    for t in parts:
+        if t.device != weight.device:
+            return ValueError(
+                f"this student is on {weight.device} and its inputs are on {t.device}; move them, or use student.predict(x)."
+            )
+        if t.is_floating_point() and t.dtype != weight.dtype:
+            wanted, found = (str(each).removeprefix("torch.") for each in (weight.dtype, t.dtype))
+            return ValueError(
+                f"this student takes numbers of type {wanted}; got {found}. Convert them, or use student.predict(x)."
+            )
+    return cannot_read("the student", x, error)

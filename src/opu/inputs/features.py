@@ -51,9 +51,9 @@ class Features:
 
     def _takes(self) -> tuple[set[str], set[str], bool]:
         """The keys that the network takes, those that it cannot do without, and whether it takes any other."""
-        if self._names is not None:  # those of nested parts have dots between levels
+        if self._names is not None:  # nested parts have dots between levels, and may come flat
             known = {name.split(".")[0] for name in self._names}
-            return known, known, False
+            return known | {*self._names}, known, False
         parameters = [each for each in self._parameters or [] if each.kind is not each.VAR_KEYWORD]
         required = {each.name for each in parameters if each.default is each.empty}
         return {each.name for each in parameters}, required, len(parameters) < len(self._parameters or [])

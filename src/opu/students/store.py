@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
-from opu.batches import Batch, call, reads
+from opu.batches import Batch, call, reads, rebuild, tensors
 from opu.checks import first_line
 from opu.files import write_atomically, write_json
 from opu.novelty import Novelty
@@ -67,6 +67,7 @@ def _programs(student: Student, description: dict[str, Any]) -> tuple[dict[str, 
         )
     student = copied(student).cpu().eval()
     x = made_up(description["inputs"], floats=next(student.parameters()).dtype)
+    x = x if student.like is None else rebuild(student.like, list(tensors(x).values()))
     programs: dict[str, Any] = {}
     constants: dict[str, Tensor] = {}
     try:

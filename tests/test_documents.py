@@ -33,6 +33,7 @@ CHECKS = {
     "scores.md": "assert opu.measures.mutual_information(q)[0] < 0.005 and (high - low)[1, 0] > 0.95",
     "tables.md": "assert model.score(x_test, y_test) > 0.93 and (low < high).all() and (frame.index == x_test.index).all()",
     "amortisation-gap.md": "assert found.summary['mmd']['amortisation'] <= found.summary['mmd']['bound'] + 1e-6",
+    "predict.md": "assert count == 500 == len(Path('inputs.csv').read_text().splitlines()) - 1",
     "export.md": "assert outputs['probabilities'].shape == (5, 3) and max(written.differences.values()) < 1e-4",
 }
 
@@ -110,7 +111,7 @@ def check_opu(words: list[str], whole: bool) -> None:
     if whole:
         command.make_context("opu", list(words))
     known = {option for each in command.params for option in (*each.opts, *each.secondary_opts)} | {"--help"}
-    assert {word for word in words if word.startswith("--")} <= known, words
+    assert {word.partition("=")[0] for word in words if word.startswith("--")} <= known, words
 
 
 def check_module(words: list[str]) -> None:

@@ -17,7 +17,7 @@ LAYERS = (
     ("students",),
     ("distillation",),
     ("evaluation",),
-    ("plotting", "cascade", "acceleration"),
+    ("plotting", "cascade", "acceleration", "predict_files"),
     ("fidelity",),
     ("sklearn",),
     ("export",),

@@ -185,6 +185,36 @@ def batch_norm(results: Path) -> str:
     return markdown_table(["start, batch norm", *columns], lines)
 
 
+def selection(results: Path) -> str:
+    """Rules that choose an epoch, over small runs: how often what they keep is worse or better than the last epoch."""
+    study = _study(results, "selection")
+    runs, measures = study["runs"], [key for key in study["runs"][0]["rules"]["last"]["mean"] if key != "errors"]
+    kl = measures[1]
+    lines = []
+    for rule in (name for name in runs[0]["rules"] if name != "last"):
+        found = [run["rules"][rule] for run in runs]
+        early = min(found[i]["epoch"] / run["epochs"] for i, run in enumerate(runs))
+        counts = [f"{_beyond_noise(found, key, 1)} / {_beyond_noise(found, key, -1)}" for key in measures]
+        last = [run["rules"]["last"]["mean"][kl] for run in runs]
+        worst = max(each["mean"][kl] / before for each, before in zip(found, last, strict=True))
+        other = sum(each["epoch"] < run["epochs"] for each, run in zip(found, runs, strict=True))
+        lines.append([rule, str(other), f"{100 * early:.0f}", *counts, f"{worst:.2f}"])
+    header = ["epoch kept", "not the last", "earliest, % of the run", *(f"{key}: worse / better" for key in measures)]
+    shaken = [run["rules"] for run in study["shaken"]]
+    means = [statistics.mean(run[rule]["mean"][kl] for run in shaken) for rule in ("ours", "last")]
+    caption = (
+        f"{len(runs)} runs; of {len(shaken)} more, whose weights are shaken in the second half, our rule keeps the epochs "
+        f"{', '.join(str(run['ours']['epoch']) for run in shaken)} of {study['shaken'][0]['epochs']}, with a KL of "
+        f"{means[0]:.2f} instead of the last epoch's {means[1]:.1f}."
+    )
+    return f"{markdown_table([*header, 'largest KL, times that of the last'], lines)}\n\n{caption}"
+
+
+def _beyond_noise(found: list[Record], key: str, sign: int) -> int:
+    """In how many runs a rule's epoch differs from the last by more than two standard errors, upwards or downwards."""
+    return sum(sign * each["less_last"][key] > 2 * each["standard_error"][key] for each in found)
+
+
 TABLES: dict[str, Callable[[Path], str]] = {
     "mnist-small": mnist_small,
     "novelty-shares": novelty_shares,
@@ -198,4 +228,5 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "tabular-search": tabular_search,
     "tabular-novelty": tabular_novelty,
     "batch-norm": batch_norm,
+    "selection": selection,
 }

@@ -118,8 +118,8 @@ def check_particles(log_particles: Any, num_rows: int | None = None, num_classes
     """Refuse particles that are not log-probabilities of shape ``(S, B, K)``."""
     if not isinstance(log_particles, Tensor):
         raise ValueError(
-            f"a teacher must return a tensor of log-probabilities of shape (S, B, K); got {type(log_particles).__name__}. Wrap "
-            'a callable that returns arrays: opu.teachers.Function(f, outputs="probabilities").'
+            f"a teacher must return a tensor of log-probabilities of shape (S, B, K); got {type(log_particles).__name__}. "
+            'Wrap a callable that returns arrays: opu.teachers.Function(f, outputs="probabilities").'
         )
     check_particle_shape(tuple(log_particles.shape), num_rows, num_classes)
     if bool(torch.isnan(log_particles).any()) or bool((log_particles == torch.inf).any()):

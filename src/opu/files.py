@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +15,38 @@ from torch import Tensor
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that a reader, or a power cut, sees the old one or the new one and nothing between."""
+    with replaced(path) as temporary:
+        temporary.write_bytes(content)
+
+
+@contextlib.contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """The path of a temporary file to write piece by piece; it takes the place of ``path`` at the end, if nothing failed."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
+    except OSError as error:
+        raise _not_written(path, error) from error
+    try:
+        yield temporary
+        with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
+        if error.filename not in (None, str(temporary)):  # another file, which could not be read
+            raise
+        raise _not_written(path, error) from error
+    finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        raise OSError(
-            error.errno,
-            f"could not write {path}: {error.strerror}. What was there before is untouched; free some space or "
-            "choose another folder",
-        ) from error
+
+
+def _not_written(path: Path, error: OSError) -> OSError:
+    return OSError(
+        error.errno,
+        f"could not write {path}: {error.strerror or error}. What was there before is untouched; free some space or "
+        "choose another folder",
+    )
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -10,6 +10,7 @@ import torch
 import opu
 from opu.cli import main
 from opu.distillation.outcome import keep_evaluation
+from opu.distillation.run_folder import class_names
 
 
 def run(monkeypatch, *words):
@@ -70,11 +71,9 @@ def test_names_of_folders_and_classes_are_never_markup(folder, tmp_path, monkeyp
     ],
 )
 def test_names_of_classes_come_from_the_user_or_the_run(tmp_path, content, given, expected):
-    from opu.fidelity.run import _class_names
-
     if content is not None:
         (tmp_path / "metrics.json").write_text(json.dumps(content))
-    assert _class_names(tmp_path, given, 2) == expected
+    assert class_names(tmp_path, given, 2) == expected
 
 
 def test_a_student_of_ones_own_needs_inputs_and_particles(folder, teacher, tmp_path, monkeypatch, capsys):

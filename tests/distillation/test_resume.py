@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 import opu
-from opu.files import read_state
+from opu.files import read_state, write_state
 
 # A teacher that draws from torch and from numpy, a learned critic beside an exact distance, two optimisers.
 SCRIPT = """
@@ -145,3 +146,86 @@ def test_a_full_disk_costs_one_sentence_and_no_checkpoint(whole, tmp_path):
     assert "What was there before is untouched" in done.stderr
     assert (tmp_path / "run" / "checkpoint" / "latest.safetensors").read_bytes() == before
     assert sorted(path.name for path in (tmp_path / "run" / "checkpoint").iterdir()) == ["latest.safetensors"]
+
+
+# Which epoch is kept: a run whose last epochs are ruined
+
+
+class Ruin(torch.optim.Adam):
+    """Gradient steps, and nonsense once the learning rate has fallen to a third: that depends on the step alone."""
+
+    def step(self, closure=None):
+        if self.param_groups[0]["lr"] > 0.0033:
+            return super().step(closure)
+        with torch.no_grad():
+            for p in self.param_groups[0]["params"]:
+                p.add_(0.1)
+
+
+class Killed(BaseException):
+    """Stands in for a kill."""
+
+
+def ruined(out, *, resume=False, killed_at=None, checkpoint_every=5):
+    """A student and the result of a run that gets worse at the end, or that is killed before a step."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 3))
+    dropout, calls = opu.teachers.MCDropout(net), 0
+
+    def teacher(x, num_particles):
+        nonlocal calls
+        calls += 1
+        if calls == killed_at:
+            raise Killed
+        return dropout(x, num_particles)
+
+    student, x = opu.students.mlp(4, 3, (16,)), torch.randn(120, 4)
+    if resume:
+        torch.manual_seed(1)  # everything must come from the checkpoint
+    recipe = opu.Recipe(epochs=8, batch_size=16, num_particles=8, checkpoint_every=checkpoint_every,
+                        learning_rate=1e-2, optimizer=Ruin)  # fmt: skip
+    return student, opu.distill(teacher, student, x, recipe=recipe, out=out, resume=resume, progress=False)
+
+
+@pytest.mark.filterwarnings("ignore:epoch . of 8 was kept", "ignore:the log-precision of")
+@pytest.mark.parametrize("killed_at", [8, 31, 45, 55, None], ids=lambda step: f"before call {step}")
+def test_the_same_epoch_is_kept_after_a_kill(tmp_path, killed_at):
+    expected, whole = ruined(tmp_path / "whole")
+    assert 1 < whole.best_epoch < 7
+    try:
+        ruined(tmp_path / "killed", killed_at=killed_at)
+    except Killed:
+        assert killed_at is not None
+    found, resumed = ruined(tmp_path / "killed", resume=True)
+    assert resumed == whole
+    for name, w in expected.state_dict().items():
+        assert torch.equal(w, found.state_dict()[name]), name
+
+
+def as_of_old(checkpoint: Path) -> dict:
+    """Rewrite a checkpoint as version 0.1 wrote it: the lowest mean and its weights, and no losses per input."""
+    state = read_state(checkpoint)
+    selection = state.pop("selection")
+    state |= {"best_value": -1.0, "best_weights": selection["best_weights"], "best_epoch": selection["best_epoch"]}
+    write_state(checkpoint, state)
+    return state
+
+
+@pytest.mark.filterwarnings("ignore:epoch . of 8 was kept", "ignore:the log-precision of")
+def test_an_old_checkpoint_is_read_and_goes_on(tmp_path):
+    with pytest.raises(Killed):
+        ruined(tmp_path / "run", killed_at=45)
+    as_of_old(tmp_path / "run" / "checkpoint" / "latest.safetensors")
+    _, done = ruined(tmp_path / "run", resume=True)
+    assert len(done.held_out) == 8
+    assert 1 <= done.best_epoch <= 8
+
+
+@pytest.mark.filterwarnings("ignore:epoch . of 8 was kept", "ignore:the log-precision of")
+def test_an_old_run_that_was_over_keeps_the_epoch_it_kept(tmp_path):
+    ruined(tmp_path / "run", checkpoint_every=6)
+    state = as_of_old(tmp_path / "run" / "checkpoint" / "latest.safetensors")
+    student, done = ruined(tmp_path / "run", resume=True, checkpoint_every=6)
+    assert done.best_epoch == state["best_epoch"] < 8
+    for name, w in state["best_weights"].items():
+        assert torch.equal(w, student.state_dict()[name]), name

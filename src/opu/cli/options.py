@@ -45,3 +45,15 @@ def device_type(name: str) -> str:
 def as_texts(text: str) -> list[str]:
     """Texts with commas between them; a comma within brackets belongs to its text."""
     return [part.strip() for part in re.split(r",(?![^(]*\))", text) if part.strip()]
+
+
+def as_floats(option: str, text: str, count: int | None = None) -> tuple[float, ...]:
+    """Numbers with commas between them; so many of them, if a count is given."""
+    try:
+        numbers = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        numbers = ()
+    if not numbers or count not in (None, len(numbers)):
+        wanted = "numbers" if count is None else f"{count} numbers"
+        raise ValueError(f"{option} takes {wanted} with commas between them, such as 0,1; got {text!r}.")
+    return numbers

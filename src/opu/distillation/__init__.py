@@ -4,7 +4,7 @@ from opu.distillation.calibration import calibrate
 from opu.distillation.diagnosis import Diverged
 from opu.distillation.loop import distill
 from opu.distillation.recipe import Recipe
-from opu.distillation.state import Distillation
+from opu.distillation.result import Distillation
 from opu.distillation.watching import Epoch
 
 __all__ = ["Distillation", "Diverged", "Epoch", "Recipe", "calibrate", "distill"]

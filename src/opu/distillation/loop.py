@@ -18,8 +18,9 @@ from opu.distillation.diagnosis import stuck
 from opu.distillation.outcome import leave_evaluation, leave_student
 from opu.distillation.preparation import Prepared, Split, prepare
 from opu.distillation.recipe import Recipe
+from opu.distillation.result import Distillation
 from opu.distillation.run_folder import open_folder
-from opu.distillation.state import Distillation, Run
+from opu.distillation.state import Run
 from opu.distillation.watching import as_watchers, watch
 from opu.inputs.random_state import restore_random_state
 from opu.novelty import FEWEST_INPUTS
@@ -50,10 +51,11 @@ def distill(
             dataset, a loader, or an iterable of batches. Labels that come along are not read. A loader is read anew in each
             epoch, with its own sampler, workers and collation; a stream is never collected.
         recipe: Objective, particles, epochs, augmentation and all other settings; the robust recipe by default.
-        held_out: Fraction of the inputs kept for choosing the best epoch and for calibrating novelty, or such inputs
-            themselves. Take inputs that the teacher was not trained on: on training inputs p-values come out too small. A
-            fraction is drawn at random from rows and from the items of a loader's sampler; of a stream it is chosen by a
-            checksum of the features, and of a generator it is the beginning.
+        held_out: Fraction of the inputs kept for comparing epochs and for calibrating novelty, or such inputs themselves.
+            The last epoch is kept, unless an earlier one is clearly better on them. Take inputs that the teacher was not
+            trained on: on training inputs p-values come out too small. A fraction is drawn at random from rows and from the
+            items of a loader's sampler; of a stream it is chosen by a checksum of the features, and of a generator it is the
+            beginning.
         out: Folder for ``config.json``, ``log.jsonl``, the checkpoint, and in the end ``student/`` with what ``opu export``
             and ``opu fidelity`` need.
         resume: Go on with the run in ``out``.
@@ -95,10 +97,12 @@ def distill(
                 folder.save_checkpoint(run.state() | split.feed.state() | at_start)
             advance(loss)
     result = run.finish()
-    _calibrate(ready, split.held_out)
+    result.warnings += _calibrate(ready, split.held_out)
     if folder.path is not None:
         leave_student(folder.path, ready.student)
         leave_evaluation(folder.path, ready.teacher, split.held_out, split.seen, ready.recipe.num_particles)
+    for sentence in result.warnings:
+        warnings.warn(sentence, stacklevel=2)
     return result
 
 
@@ -117,25 +121,23 @@ def _step(run: Run, split: Split) -> Callable[[Batch], Tensor]:
 
 def _end_early(run: Run, split: Split) -> None:
     """Say that the inputs ended before the steps did, and judge what there is."""
-    warnings.warn(
-        f"the inputs ended after {run.step} of {run.plan.total_steps} steps, before the learning rate had fallen to its end; "
-        "give steps= for so many batches, or inputs that can be read again.",
-        stacklevel=3,
-    )
     if run.step == 0:
         raise ValueError("the inputs ended before the first step; give more of them, or hold fewer out.")
+    run.result.warnings.append(
+        f"the inputs ended after {run.step} of {run.plan.total_steps} steps, before the learning rate had fallen to its end; "
+        "give steps= for so many batches, or inputs that can be read again."
+    )
     if not run.epoch_is_over:
         run.judge(split.judge)
 
 
-def _calibrate(ready: Prepared, held_out: list[Batch]) -> None:
-    """Calibrate novelty on the held-out inputs, and warn where the precision no longer tells them apart."""
+def _calibrate(ready: Prepared, held_out: list[Batch]) -> list[str]:
+    """Calibrate novelty on the held-out inputs; return a warning if the precision no longer tells them apart."""
     if sum(num_rows(part) for part in held_out) < FEWEST_INPUTS:
-        return
+        return []
     calibrate_on(ready.student, held_out, ready.recipe.blend)
     found = stuck(ready.student.bounds(), predict_all(ready.student, held_out).log_precision)
-    if found is not None:
-        warnings.warn(found, stacklevel=3)
+    return [] if found is None else [found]
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """A run's folder: its settings, a log line for each step, and a checkpoint that is always whole."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,3 +117,14 @@ def _of_today(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     if settings.get("link"):
         settings["link"] = str(parse_link(settings["link"]))
     return settings | {"objective": str(settings.get("objective")).replace("steady_kl", "clipped_kl")}
+
+
+def class_names(run: Path, given: Sequence[str] | None, num_classes: int) -> list[str] | None:
+    """Names of the classes that the user gave, or that the run's ``metrics.json`` holds; None if nobody knows them."""
+    if given:
+        if len(given) != num_classes:
+            raise ValueError(f"--classes must name all {num_classes} classes; got {len(given)}: {', '.join(given)}.")
+        return list(given)
+    path = run / "metrics.json"
+    known = json.loads(path.read_text()).get("classes") if path.is_file() else None
+    return [str(name) for name in known] if isinstance(known, list) and len(known) == num_classes else None

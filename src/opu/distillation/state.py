@@ -2,37 +2,24 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from opu.batches import Batch, first_tensor, num_rows, split, take
 from opu.cuda_graph import being_captured
 from opu.distillation.diagnosis import Diverged, explain
 from opu.distillation.recipe import Plan
+from opu.distillation.result import Distillation
+from opu.distillation.selection import Selection
 from opu.inputs.random_state import random_state, restore_random_state
 from opu.objectives import BaseObjective
 from opu.students import BaseStudent
 from opu.teachers import Teacher
 
 _MAX_HELD_OUT = 2048
-
-
-@dataclass
-class Distillation:
-    """The result of a run.
-
-    Attributes:
-        losses: The loss of each step.
-        held_out: The objective on held-out inputs after each epoch.
-        best_epoch: The epoch whose weights were kept, counted from 1.
-    """
-
-    losses: list[float] = field(default_factory=list)
-    held_out: list[float] = field(default_factory=list)
-    best_epoch: int = 0
 
 
 class HeldOut:
@@ -52,11 +39,11 @@ class HeldOut:
                 self.batches.append((x, teacher(x, num_particles).to(first_tensor(x).device)))
 
     @torch.no_grad()
-    def value(self, student: nn.Module, objective: BaseObjective) -> float:
-        """The mean over the held-out inputs; NaN if there are none."""
+    def values(self, student: nn.Module, objective: BaseObjective) -> Float[Tensor, " B"]:
+        """One value for each held-out input."""
         student.eval()
-        values = [objective(x, particles, student(x)) for x, particles in self.batches]
-        return float(torch.cat(values).mean()) if values else math.nan
+        values = [objective(x, particles, student(x)).double().cpu() for x, particles in self.batches]
+        return torch.cat(values) if values else torch.empty(0, dtype=torch.float64)
 
 
 class Run:
@@ -72,9 +59,8 @@ class Run:
                 "frozen into the graph; make it so, for example SGD(p, torch.tensor(0.01, device='cuda'), fused=True)."
             )
         self.step = 0
-        self.best_value = math.inf
-        self.best_weights: dict[str, Tensor] = {}
-        self.result = Distillation()
+        self.selection = Selection()
+        self.result = Distillation(steps_per_epoch=plan.steps_per_epoch)
 
     @property
     def epoch(self) -> int:
@@ -133,20 +119,22 @@ class Run:
         return value
 
     def judge(self, held_out: HeldOut) -> float:
-        """Judge the student at the end of an epoch, and keep its weights if they are the best so far."""
-        value = held_out.value(self.student, self.objective)
-        self.result.held_out.append(value)
-        # Without held-out inputs the last epoch is kept; so it is for an objective that learns, whose own scale moves.
-        learns = bool(self.objective.state_dict())
-        if not held_out.batches or learns or value < self.best_value or not self.best_weights:
-            self.best_value = value
-            self.best_weights = {name: w.detach().clone() for name, w in self.student.state_dict().items()}
-            self.result.best_epoch = self.epoch
-        return value
+        """Judge the student at the end of an epoch; return the mean over held-out inputs, NaN if there are none."""
+        values = held_out.values(self.student, self.objective)
+        # Values of an objective that learns cannot be compared: its own scale moves.
+        comparable = len(values) > 0 and not self.objective.state_dict()
+        self.selection.see(self.epoch, values if comparable else None, self.student.state_dict())
+        self.result.held_out.append(float(values.mean()))
+        self.result.held_out_medians.append(float(values.median()) if len(values) else math.nan)
+        self.result.best_epoch = self.selection.kept_epoch
+        return self.result.held_out[-1]
 
     def finish(self) -> Distillation:
-        """Give the student its best weights."""
-        self.student.load_state_dict(self.best_weights)
+        """Give the student the weights that are kept."""
+        if (weights := self.selection.kept_weights) is not None:
+            self.student.load_state_dict(weights)
+        if (advice := self.selection.advice()) is not None:
+            self.result.warnings.append(advice)
         self.student.eval()
         return self.result
 
@@ -158,10 +146,10 @@ class Run:
             "kept_layers": self.student.kept_layers,
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "objective": self.objective.state_dict(),
-            "best_value": self.best_value,
-            "best_weights": self.best_weights,
+            "selection": self.selection.state(),
             "losses": torch.tensor(self.result.losses, dtype=torch.float64),
             "held_out": torch.tensor(self.result.held_out, dtype=torch.float64),
+            "held_out_medians": torch.tensor(self.result.held_out_medians, dtype=torch.float64),
             "best_epoch": self.result.best_epoch,
             "random": random_state(),
         }
@@ -178,6 +166,9 @@ class Run:
                     options["lr"] = options["lr"].to(options["params"][0].device)
         if state["objective"]:
             self.objective.load_state_dict(state["objective"])
-        self.best_value, self.best_weights = state["best_value"], state["best_weights"]
+        self.selection = Selection.of(state)
         self.result = Distillation(state["losses"].tolist(), state["held_out"].tolist(), state["best_epoch"])
+        unknown = torch.full_like(state["held_out"], math.nan)  # for a checkpoint of 0.1, which has no medians
+        self.result.held_out_medians = state.get("held_out_medians", unknown).tolist()
+        self.result.steps_per_epoch = self.plan.steps_per_epoch
         restore_random_state(state["random"])

@@ -1,6 +1,5 @@
 """``opu fidelity``: the report on a run folder, or on a saved student with particles in files."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from opu import plotting
 from opu.batches import Batch, cat, fit_to
 from opu.choices import Outputs
 from opu.distillation.outcome import EVALUATION
+from opu.distillation.run_folder import class_names
 from opu.environment import environment
 from opu.fidelity.report import Fidelity
 from opu.fidelity.report import report as compare
@@ -68,7 +68,7 @@ def report_on_run(
         )
     else:
         x, y, seen, teacher = _kept(run)
-    names = _class_names(run, classes, teacher.shape[2])
+    names = class_names(run, classes, teacher.shape[2])
     x, seen = fit_to(x, student), None if seen is None else fit_to(seen, student)
     found = compare(student, teacher, x, labels=y, seen=seen, num_particles=teacher.shape[0])
     worst = [_one_input(found, index) for index in found.worst()]
@@ -124,17 +124,6 @@ def _kept(run: Path) -> tuple[Batch, Tensor | None, Batch | None, ParticleBank]:
     if seen is not None:
         both, particles = [inputs, seen], [*particles, state["seen_log_particles"]]
     return inputs, state["labels"], seen, ParticleBank(torch.cat(particles, 1), cat(both), outputs="log_probabilities")
-
-
-def _class_names(run: Path, given: Sequence[str] | None, num_classes: int) -> list[str] | None:
-    """Names that the user gave, or that the run knows."""
-    if given:
-        if len(given) != num_classes:
-            raise ValueError(f"--classes must name all {num_classes} classes; got {len(given)}: {', '.join(given)}.")
-        return list(given)
-    path = run / "metrics.json"
-    known = json.loads(path.read_text()).get("classes") if path.is_file() else None
-    return [str(name) for name in known] if isinstance(known, list) and len(known) == num_classes else None
 
 
 def _read(path: Path) -> Tensor:

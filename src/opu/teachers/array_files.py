@@ -23,6 +23,15 @@ def as_array(values: Tensor | NDArray[Any]) -> NDArray[Any]:
     return array if array.dtype.kind == "f" else array.astype(np.float32)
 
 
+def array_names(path: Path) -> list[str]:
+    """Names of the arrays in a ``.npz`` file, in the order in which they were saved."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return [name.removesuffix(".npy") for name in archive.namelist()]
+    except zipfile.BadZipFile as error:
+        raise ValueError(f"{path} could not be read as .npz ({error}); it may be cut short. Save it again.") from error
+
+
 def open_array(path: Path, key: str | None = None) -> NDArray[Any]:
     """The array in a ``.npy``, ``.npz`` or ``.safetensors`` file; ``key`` names it if there are several."""
     readers: dict[str, Any] = {".npy": _open_npy, ".npz": _open_npz, ".safetensors": _open_safetensors}

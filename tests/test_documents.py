@@ -31,6 +31,9 @@ CHECKS = {
     "index.md": "assert done.best_epoch >= 1 and particles.exp().sum(-1).allclose(torch.ones(500, 5))",
     "own-teacher-and-student.md": "assert prediction.fraction <= 0.2 and isinstance(smaller, opu.students.Student)",
     "scores.md": "assert opu.measures.mutual_information(q)[0] < 0.005 and (high - low)[1, 0] > 0.95",
+    "text.md": "assert accuracy > 0.75 and max(written.differences.values()) < 1e-3 and len(recorder.lines) == 3\n"
+    "assert [each.name for each in session.get_inputs()] == ['input_ids', 'attention_mask']\n"
+    "assert probabilities.shape == (5, 3) and probabilities.argmax(1).tolist() == prediction.predicted[:5].tolist()",
     "tables.md": "assert model.score(x_test, y_test) > 0.93 and (low < high).all() and (frame.index == x_test.index).all()",
     "amortisation-gap.md": "assert found.summary['mmd']['amortisation'] <= found.summary['mmd']['bound'] + 1e-6",
     "predict.md": "assert count == 500 == len(Path('inputs.csv').read_text().splitlines()) - 1",

@@ -34,7 +34,10 @@ CHECKS = {
     "text.md": "assert accuracy > 0.75 and max(written.differences.values()) < 1e-3 and len(recorder.lines) == 3\n"
     "assert [each.name for each in session.get_inputs()] == ['input_ids', 'attention_mask']\n"
     "assert probabilities.shape == (5, 3) and probabilities.argmax(1).tolist() == prediction.predicted[:5].tolist()",
-    "tables.md": "assert model.score(x_test, y_test) > 0.93 and (low < high).all() and (frame.index == x_test.index).all()",
+    "tables.md": "assert model.score(x_test, y_test) > 0.93 and (low < high).all() and (frame.index == x_test.index).all()\n"
+    "assert (piped_low < piped_high).all() and len(piped) == len(x_test)\n"
+    "own = OnePassClassifier.load('run').predict_proba(vectors.astype(float))\n"
+    "assert abs(outputs['probabilities'] - own).max() < 1e-4 and classes == ['no', 'yes'] and own[5].argmax() == 0",
     "amortisation-gap.md": "assert found.summary['mmd']['amortisation'] <= found.summary['mmd']['bound'] + 1e-6",
     "predict.md": "assert count == 500 == len(Path('inputs.csv').read_text().splitlines()) - 1",
     "export.md": "assert outputs['probabilities'].shape == (5, 3) and max(written.differences.values()) < 1e-4",

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import Any
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
 
@@ -112,6 +112,18 @@ def check_labels(labels: Tensor, num_rows: int, num_classes: int | None = None) 
             "without gaps, or give num_classes if the teacher takes it."
         )
     return labels, highest + 1
+
+
+def check_weights(weights: Tensor, num_rows: int) -> Float64[Tensor, " N"]:
+    """The weights of rows in float64; each must be positive and finite."""
+    if weights.shape != (num_rows,):
+        raise ValueError(
+            f"weights must be one number for each of the {num_rows} inputs; got shape {tuple(weights.shape)}."
+        )
+    weights = weights.detach().cpu().double()
+    if not bool(((weights > 0) & torch.isfinite(weights)).all()):
+        raise ValueError("weights must be positive and finite; got others. Leave rows of weight 0 out.")
+    return weights
 
 
 def check_particles(log_particles: Any, num_rows: int | None = None, num_classes: int | None = None) -> None:

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     Precision = Literal["float32", "bfloat16"]
     FileFormat = Literal["onnx", "pt2"]
     TableTeacher = Literal["polya-gamma", "gp", "forest", "ensemble"]
+    ClassWeight = Literal["balanced", "none"]
 else:
-    Outputs = Schedule = Updates = OptimizerName = Precision = FileFormat = TableTeacher = str
+    Outputs = Schedule = Updates = OptimizerName = Precision = FileFormat = TableTeacher = ClassWeight = str
 
 OUTPUTS: tuple[Outputs, ...] = ("logits", "log_probabilities", "probabilities")
 SCHEDULES: tuple[Schedule, ...] = ("cosine", "constant", "steps")
@@ -23,6 +24,7 @@ UPDATES: tuple[Updates, ...] = ("joint", "alternating")
 OPTIMIZERS: tuple[OptimizerName, ...] = ("adam", "sgd")
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
 FILE_FORMATS: tuple[FileFormat, ...] = ("onnx", "pt2")
+CLASS_WEIGHTS: tuple[ClassWeight, ...] = ("balanced", "none")
 TABLE_TEACHERS: tuple[TableTeacher, ...] = ("polya-gamma", "gp", "forest", "ensemble")
 
 

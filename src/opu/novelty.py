@@ -99,7 +99,17 @@ class Novelty(nn.Module):
         It is never below ``1 / (n + 1)`` for ``n`` calibration inputs (2,048 at most), since these prove no more than that.
         """
         p = torch.exp(-negative_log_p(self(q).double(), self.scores, self.tails[2]))
-        return p.clamp(min=1 / (len(self.scores) + 1)).to(q.mean.dtype)
+        return p.clamp(min=self.least_p_value).to(q.mean.dtype)
+
+    @property
+    def least_p_value(self) -> float:
+        """The smallest p-value that an input can have: 1 / (n + 1)."""
+        return 1 / (len(self.scores) + 1)
+
+    @property
+    def beyond(self) -> float:
+        """A score above that of every calibration input, for inputs that are known to be novel."""
+        return float(self.scores[-1]) + 1.0
 
     def threshold(self, rate: float) -> float:
         """The score that a fraction ``rate`` of in-distribution inputs exceeds."""

@@ -35,6 +35,7 @@ def test_a_table_is_fitted_and_new_rows_are_predicted(table, tmp_path, monkeypat
     assert opu(monkeypatch, "fit", table, "--target", "sick", "--teacher", "ensemble", "--folds", 2, "--out", run) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "160 rows, 4 features, 2 classes. In 2-fold cross-validation: accuracy" in said
+    assert "(the commonest class has" in said
     found = json.loads((run / "metrics.json").read_text())
     checked = found["cross_validation"]
     assert checked["accuracy"] > 75
@@ -47,11 +48,11 @@ def test_a_table_is_fitted_and_new_rows_are_predicted(table, tmp_path, monkeypat
     assert opu(monkeypatch, "fidelity", run) == 0
     assert "of the squared distance is due to" in " ".join(capsys.readouterr().out.split())
 
-    rows = pd.read_csv(table).drop(columns="sick").assign(note="a")
+    rows = pd.read_csv(table).drop(columns="sick").assign(extra="a")
     rows.to_csv(tmp_path / "rows.csv", index=False)
     out = tmp_path / "predictions.csv"
     assert opu(monkeypatch, "predict", run, tmp_path / "rows.csv", "--out", out) == 0
-    assert "not used, since the model was not fitted to them: note." in capsys.readouterr().out
+    assert "not used, since the model was not fitted to them: extra. Pass" in capsys.readouterr().out
     predictions = pd.read_csv(out)
     assert len(predictions) == 160
     np.testing.assert_allclose(predictions["probability_no"] + predictions["probability_yes"], 1, atol=1e-5)

@@ -257,3 +257,20 @@ def test_strata_keep_their_sizes():
 def test_columns_are_resampled_together():
     values = np.arange(50.0)
     assert metrics.bootstrap_interval(lambda a, b: float(abs(a - b).max()), values, values) == (0.0, 0.0)
+
+
+def test_metrics_for_rare_classes_are_those_of_scikit_learn():
+    from sklearn import metrics as sk
+
+    labels = torch.tensor([0] * 90 + [1] * 7 + [2] * 3)
+    probabilities = (torch.rand(100, 3) + torch.nn.functional.one_hot(labels, 3)).softmax(-1).double()
+    assert metrics.base_rate(labels) == pytest.approx(90)
+    expected = sk.balanced_accuracy_score(labels, probabilities.argmax(-1))
+    assert metrics.balanced_accuracy(probabilities, labels) == pytest.approx(100 * expected)
+    expected = sk.roc_auc_score(labels, probabilities, multi_class="ovr", average="macro")
+    assert metrics.class_auroc(probabilities, labels) == pytest.approx(100 * expected)
+    two = probabilities[:, :2] / probabilities[:, :2].sum(-1, keepdim=True)
+    expected = sk.roc_auc_score(labels > 0, two[:, 1])
+    assert metrics.class_auroc(two, (labels > 0).long()) == pytest.approx(100 * expected)
+    constant = torch.tensor([[0.9, 0.1]]).double().expand(100, 2)
+    assert metrics.balanced_accuracy(constant, (labels > 0).long()) == pytest.approx(50)

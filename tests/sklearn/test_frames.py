@@ -1,10 +1,9 @@
-"""Tables from files: what can be wrong with them, and how they become numbers."""
+"""Tables in files: what can be wrong with them, and how they are read and written."""
 
-import numpy as np
 import pandas as pd
 import pytest
 
-from opu.sklearn.frames import Encoding, read_frame
+from opu.sklearn.frames import check_output, read_frame, write_frame
 
 
 @pytest.fixture
@@ -24,21 +23,6 @@ def test_a_table_is_read_whole(ending, frame, tmp_path):
     again = read_frame(path)
     assert list(again.columns) == ["age", "colour", "ill", "site"]
     assert again["age"].tolist() == [30, 41, 52, 63]
-
-
-def test_numbers_stay_and_texts_become_one_number_each(frame):
-    encoding, notes = Encoding.of(frame, "ill")
-    assert notes == ["column site is the same in every row and is left out."]
-    assert encoding.features == ["age", "colour=blue", "colour=green", "colour=red"]
-    expected = [[30, 0, 0, 1], [41, 1, 0, 0], [52, 0, 0, 1], [63, 0, 1, 0]]
-    np.testing.assert_array_equal(encoding.matrix(frame), expected)
-    assert encoding.unused(frame.assign(extra=1)) == ["site", "extra"]
-    assert Encoding.from_dict(encoding.as_dict()) == encoding
-
-
-def test_the_order_of_columns_does_not_matter(frame):
-    encoding, _ = Encoding.of(frame, "ill")
-    np.testing.assert_array_equal(encoding.matrix(frame[["colour", "age"]]), encoding.matrix(frame))
 
 
 def test_what_is_no_table_is_refused(tmp_path):
@@ -83,54 +67,60 @@ def test_names_that_cannot_be_are_refused(text, message, tmp_path):
         read_frame(tmp_path / "table.csv")
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        (
-            pd.date_range("2020", periods=4),
-            "column age holds neither numbers nor texts but Timestamp, such as '2020-01-01",
-        ),
-        ([[1, 2]] * 4, r"neither numbers nor texts but list, such as '\[1, 2\]'"),
-        (["30", "41", "52", "63"], "column age holds numbers that are stored as texts"),
-    ],
-)
-def test_what_is_neither_a_number_nor_a_category_is_refused(values, message, frame):
-    with pytest.raises(ValueError, match=message):
-        Encoding.of(frame.assign(age=values), "ill")
-
-
 def test_a_column_may_be_called_na(tmp_path):
     (tmp_path / "table.csv").write_text("NA,null,ill\n1,2,0\n3,4,1\n")
     assert list(read_frame(tmp_path / "table.csv").columns) == ["NA", "null", "ill"]
 
 
-def test_each_mistake_in_a_column_is_named(frame):
-    with pytest.raises(ValueError, match=r"the target Ill is not in the table.* Did you mean ill\?"):
-        Encoding.of(frame, "Ill")
-    with pytest.raises(ValueError, match="target ill is missing in 1 of 4 rows"):
-        Encoding.of(frame.assign(ill=[0, None, 1, 1]), "ill")
-    with pytest.raises(ValueError, match="column age is missing in 2 of 4 rows"):
-        Encoding.of(frame.assign(age=[1, None, None, 2]), "ill")
-    with pytest.raises(ValueError, match="column age holds text where numbers belong: 'old' in row 3"):
-        Encoding.of(frame.assign(age=["30", "41", "old", "63"]), "ill")
-    with pytest.raises(ValueError, match="every one is the same in all rows"):
-        Encoding.of(frame[["site", "ill"]], "ill")
-    many = pd.DataFrame({"name": [f"person {i}" for i in range(60)], "ill": [0, 1] * 30})
-    with pytest.raises(ValueError, match="column name holds 60 different texts, such as 'person 0'"):
-        Encoding.of(many, "ill")
+def test_any_separator_is_read_and_written(frame, tmp_path):
+    for separator, shown in ((";", ";"), ("|", "|"), ("tab", "\t")):
+        frame.to_csv(tmp_path / "table.csv", index=False, sep=shown)
+        again = read_frame(tmp_path / "table.csv", separator=separator)
+        pd.testing.assert_frame_equal(again, frame, check_dtype=False)
+        write_frame(tmp_path / "again.csv", again, separator)
+        assert (tmp_path / "again.csv").read_bytes() == (tmp_path / "table.csv").read_bytes()
 
 
-def test_new_rows_must_fit_the_encoding(frame):
-    encoding, _ = Encoding.of(frame, "ill")
+@pytest.mark.parametrize("ending", ["csv", "tsv", "parquet"])
+def test_what_is_written_is_read_again(ending, frame, tmp_path):
+    path = tmp_path / f"table.{ending}"
+    write_frame(path, frame)
+    pd.testing.assert_frame_equal(read_frame(path), frame, check_dtype=False)
+
+
+def test_ids_are_read_as_they_stand(tmp_path):
+    (tmp_path / "table.csv").write_text("id,a\n007,1\nNA,2\n,3\n")
+    assert read_frame(tmp_path / "table.csv", verbatim=["id"])["id"].tolist() == ["007", "NA", ""]
+    (tmp_path / "table.csv").write_text("kind,a\n1,1\n2,2\nNA,3\n")
+    kinds = read_frame(tmp_path / "table.csv", texts=["kind"])["kind"]
+    assert kinds.tolist()[:2] == ["1", "2"]
+    assert kinds.isna().tolist() == [False, False, True]
+    assert read_frame(tmp_path / "table.csv")["a"].tolist() == [1, 2, 3]
+
+
+def test_separators_that_cannot_be_are_refused(frame, tmp_path):
+    frame.to_csv(tmp_path / "table.csv", index=False)
+    with pytest.raises(ValueError, match="--sep must be one character such as ';' or ',', or 'tab'; got ';;'"):
+        read_frame(tmp_path / "table.csv", separator=";;")
+    frame.to_parquet(tmp_path / "table.parquet")
+    with pytest.raises(ValueError, match="--sep is for CSV files"):
+        read_frame(tmp_path / "table.parquet", separator=";")
+    (tmp_path / "decimals.csv").write_text("a;b;ill\n1,5;2;0\n1;2,5;1,0\n")
+    with pytest.raises(ValueError, match="separated by semicolons; add --sep ';'"):
+        read_frame(tmp_path / "decimals.csv")
+
+
+def test_predictions_never_replace_the_table_or_another_file_by_accident(tmp_path):
+    data, out = tmp_path / "table.csv", tmp_path / "out.csv"
+    data.write_text("a\n1\n")
+    check_output(out, data, overwrite=False)
+    out.write_text("before")
+    check_output(out, data, overwrite=True)
     with pytest.raises(
-        ValueError, match=r"column age is not in the table, which has Age, colour, .* Did you mean Age\?"
+        ValueError, match="exists already and was not changed; choose another --out, or add --overwrite"
     ):
-        encoding.matrix(frame.rename(columns={"age": "Age"}))
-    with pytest.raises(
-        ValueError, match="column colour holds 'pink', which the model has not seen; it knows blue, green, red"
-    ):
-        encoding.matrix(frame.assign(colour="pink"))
-    with pytest.raises(ValueError, match="column age holds text where numbers belong: 'x' in row 1"):
-        encoding.matrix(frame.assign(age="x"))
-    with pytest.raises(ValueError, match="column age holds infinite values"):
-        encoding.matrix(frame.assign(age=np.inf))
+        check_output(out, data, overwrite=False)
+    with pytest.raises(ValueError, match="is the table itself, which was not changed"):
+        check_output(data, data, overwrite=True)
+    with pytest.raises(ValueError, match=r"written to \.csv, \.tsv or \.parquet; got out\.txt"):
+        check_output(tmp_path / "out.txt", data, overwrite=True)

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from opu.choices import TableTeacher
-from opu.cli.options import Header, Seed
+from opu.choices import ClassWeight, TableTeacher
+from opu.cli.options import Header, Seed, Separator, as_names
 
 
 def fit(
@@ -18,12 +18,30 @@ def fit(
     folds: Annotated[int, typer.Option(min=2, help="Number of folds of the cross-validation.")] = 5,
     seed: Seed = 0,
     header: Header = True,
+    sep: Separator = None,
+    drop: Annotated[list[str], typer.Option(help="Columns to leave out, with commas between them.")] = [],  # noqa: B006
+    id: Annotated[list[str], typer.Option(help="Columns that only name the rows; predictions repeat them.")] = [],  # noqa: B006
+    class_weight: Annotated[ClassWeight, typer.Option(help="balanced: rare classes count as much.")] = "none",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a folder that opu fit wrote.")] = False,
 ) -> None:
     """Fit a classifier to a table, check it by cross-validation, and keep it for `opu predict`."""
     from opu.sklearn.run import fit_table, summary
 
     console = Console()
-    found = fit_table(data, target, out, teacher=teacher, folds=folds, seed=seed, header=header, console=console)
-    for line in summary(found):
-        console.print(line, highlight=False)
-    console.print(f"The classifier is in {out}; use it with: opu predict {out} ROWS.csv", highlight=False)
+    found = fit_table(
+        data,
+        target,
+        out,
+        teacher=teacher,
+        folds=folds,
+        seed=seed,
+        header=header,
+        separator=sep,
+        drop=as_names(drop),
+        ids=as_names(id),
+        class_weight=class_weight,
+        overwrite=overwrite,
+        console=console,
+    )
+    for line in (*summary(found), f"The classifier is in {out}; use it with: opu predict {out} ROWS.csv"):
+        console.print(line, highlight=False, markup=False)

@@ -1,6 +1,7 @@
 """Options that several commands share, and how their texts are read."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +15,7 @@ Rows = Annotated[
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto (cuda if there is one).")]
 Quick = Annotated[bool, typer.Option("--quick", help="Run a small version, which takes minutes on two CPU cores.")]
 ResultFolder = Annotated[Path, typer.Option(help="Folder for results; a run that was stopped goes on there.")]
+Separator = Annotated[str | None, typer.Option("--sep", help="What stands between two values, such as ';' or tab.")]
 Header = Annotated[bool, typer.Option(help="Whether the first line holds names; otherwise columns are 1, 2, ...")]
 
 
@@ -40,6 +42,12 @@ def device_type(name: str) -> str:
     from opu.devices import choose_device  # imports torch, which help and mistakes do without
 
     return choose_device(name).type
+
+
+def as_names(texts: Sequence[str]) -> list[str]:
+    """Names from an option that is given several times, or once with commas between the names."""
+    names = (part.strip() for text in texts for part in text.split(","))
+    return list(dict.fromkeys(name for name in names if name))
 
 
 def as_texts(text: str) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from opu.cli.options import Header, as_floats, as_texts
+from opu.cli.options import Header, Separator, as_floats, as_names, as_texts
 
 
 def predict(
@@ -18,9 +18,13 @@ def predict(
             "or a .npz file for a student."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="File for the predictions, .csv or .parquet.")] = Path("predictions.csv"),
+    out: Annotated[Path, typer.Option(help="File for the predictions, .csv or .parquet; .tsv for a table too.")] = Path(
+        "predictions.csv"
+    ),
     level: Annotated[float, typer.Option(help="Level of the credible intervals.")] = 0.9,
     header: Header = True,
+    sep: Separator = None,
+    keep: Annotated[list[str], typer.Option(help="Table: more columns to repeat beside the predictions.")] = [],  # noqa: B006
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
     classes: Annotated[
         str,
@@ -60,10 +64,24 @@ def predict(
             raise ValueError(
                 "--classes, --scale, --mean and --std are for students; a table has its own. Leave them out."
             )
-        count = predict_table(run, data, out, level=level, header=header, console=console)
+        count = predict_table(
+            run,
+            data,
+            out,
+            level=level,
+            header=header,
+            separator=sep,
+            keep=as_names(keep),
+            overwrite=overwrite,
+            console=console,
+        )
     else:
         from opu.predict_files import Pixels, predict_files
 
+        if keep or sep or not header:
+            raise ValueError(
+                "--sep, --keep and --no-header are for tables; images and arrays have none. Leave them out."
+            )
         pixels = None
         if scale or mean or std:
             low, high = as_floats("--scale", scale or "0,1", 2)

@@ -64,6 +64,23 @@ def accuracy(probabilities: Float[Tensor, "B K"], labels: Tensor) -> float:
     return 100 * float((probabilities.argmax(-1) == labels).double().mean())
 
 
+def base_rate(labels: Tensor) -> float:
+    """Fraction of the inputs that the commonest class has, in percent: the accuracy of always predicting it."""
+    return 100 * float(labels.bincount().max() / len(labels))
+
+
+def balanced_accuracy(probabilities: Float[Tensor, "B K"], labels: Tensor) -> float:
+    """The accuracy within each class, averaged over the classes that have inputs, in percent; guessing has 100 / K."""
+    right = (probabilities.argmax(-1) == labels).double()
+    return 100 * float(torch.stack([right[labels == each].mean() for each in labels.unique()]).mean())
+
+
+def class_auroc(probabilities: Float[Tensor, "B K"], labels: Tensor) -> float:
+    """AUROC of the probabilities, in percent: of class 1 if there are two, else the mean over each class against the rest."""
+    classes = [1] if probabilities.shape[-1] == 2 else labels.unique().tolist()
+    return float(np.mean([auroc(probabilities[:, each].numpy(), (labels == each).numpy()) for each in classes]))
+
+
 def negative_log_likelihood(probabilities: Float[Tensor, "B K"], labels: Tensor) -> float:
     """Mean of minus the log-probability of the right class, in nats; a probability below 1e-12 counts as 1e-12."""
     right = probabilities.double().gather(-1, labels.unsqueeze(-1)).squeeze(-1)

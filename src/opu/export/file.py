@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,7 @@ def write(
     *,
     prepare: Callable[[Tensor], Tensor] | None = None,
     classes: Sequence[Any] | None = None,
+    columns: Sequence[Mapping[str, Any]] | None = None,
     int8: bool = False,
     calibration: Any = None,
     test: tuple[Any, Tensor | None] | None = None,
@@ -71,6 +72,8 @@ def write(
             fields become the names of the file's inputs. The file is checked on them.
         prepare: From raw inputs to those that the student was distilled on. It becomes part of the file.
         classes: Names of the classes, kept in the file.
+        columns: The columns of a table in the order of the inputs, kept in the file: the ``name`` of each, and the
+            ``categories`` of one that holds texts.
         int8: Whether the layers have eight bits; for ONNX only.
         calibration: Some hundreds of raw in-distribution inputs for int8. They set the ranges of activations and calibrate
             novelty anew.
@@ -84,17 +87,18 @@ def write(
     example, calibration = read(example), None if calibration is None else read(calibration)
     _check(path, example, int8, calibration, overwrite)
     network = StudentWithMeasures(student, prepare, example)
+    kept = {} if columns is None else {"columns": json.dumps(list(columns))}
     if classes is not None:
         _check_names(network, example, classes)
     if path.suffix == ".pt2":
-        return _write_pt2(network, path, example, _metadata(student, classes, int8))
-    model = onnx_file.to_onnx(network, example, _metadata(student, classes, int8), opset)
+        return _write_pt2(network, path, example, _metadata(student, classes, int8) | kept)
+    model = onnx_file.to_onnx(network, example, _metadata(student, classes, int8) | kept, opset)
     float32 = onnx_file.runner(model)
     differences = onnx_file.differences(float32, network, example)
     found = None
     if int8:
         assert calibration is not None
-        model = _quantise(network, model, example, calibration, classes, opset)
+        model = _quantise(network, model, example, calibration, classes, kept, opset)
         if test is not None:
             inputs, labels = test
             known = None if labels is None else labels.numpy()
@@ -122,6 +126,7 @@ def _quantise(
     example: Batch,
     calibration: Batch,
     classes: Sequence[Any] | None,
+    kept: dict[str, str],
     opset: int,
 ) -> Any:
     """The model in int8, with novelty calibrated on the quantised model's own predictions."""
@@ -133,7 +138,7 @@ def _quantise(
     q = Dirichlet(*(torch.from_numpy(outputs[name]) for name in ("probabilities", "log_precision")))
     share, tilt = student.novelty.blend.tolist()
     student.novelty = Novelty.fit(q, Blend(share, tilt))
-    metadata = _metadata(student, classes, int8=True)
+    metadata = _metadata(student, classes, int8=True) | kept
     again = onnx_file.to_onnx(StudentWithMeasures(student, network.prepare, example), example, metadata, opset)
     return quantised(again, calibration)
 

@@ -14,6 +14,7 @@ from opu.export.ranks import NoveltyRanks
 from opu.measures import MEASURES, Measure, named
 from opu.novelty import Novelty
 from opu.students import Student
+from opu.students.impute import Prepare
 
 CLOSED_FORM = named("E", "EE", "MI", "D")
 _READ_OFF = named("P", "C")  # anyone can read these off the probabilities and the log-precision
@@ -58,6 +59,9 @@ class StudentWithMeasures(nn.Module):
         logits, log_precision = self.student.heads(x if self.prepare is None else self.prepare(x))
         exact = logits.double(), log_precision.double()
         mean, found = self.closed_form(*exact)
+        if self.closed_form.novelty is not None and isinstance(self.prepare, Prepare):
+            ranks = self.closed_form.novelty.marked(found[:, -2:], self.prepare.unexpected(x))
+            found = torch.cat([found[:, :-2], ranks], -1)
         others = [measure(Dirichlet.from_logits(*exact)).to(logits.dtype) for measure in self.others]
         return mean.to(logits.dtype), log_precision, *found.to(logits.dtype).unbind(-1), *others
 

@@ -1,7 +1,7 @@
 """Novelty and its p-value among calibration values, without a search that runtimes do not have."""
 
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 from torch import Tensor, nn
 
 from opu.novelty import Novelty, tail_scales
@@ -20,7 +20,7 @@ class NoveltyRanks(nn.Module):
         # Relative to the larger fraction, so that the measure which has it keeps its value.
         weights = torch.tensor([[1 - fraction], [fraction]], dtype=torch.float64) / max(fraction, 1 - fraction)
         self.register_buffer("weights", weights.log(), persistent=False)
-        self.smallest = 1 / (len(novelty.scores) + 1)
+        self.smallest, self.beyond = novelty.least_p_value, novelty.beyond
 
     def forward(self, measures: Float64[Tensor, "B 2"]) -> Float64[Tensor, "B 2"]:
         """N and its p-value."""
@@ -30,6 +30,12 @@ class NoveltyRanks(nn.Module):
         # Beyond all calibration scores the fraction stays at its smallest, as a p-value must.
         fraction, _ = self.scores.fraction(score)
         return torch.cat([score, fraction.clamp(min=self.smallest)], -1)[:-1].squeeze(1)
+
+    def marked(self, ranks: Float64[Tensor, "B 2"], rows: Bool[Tensor, " B"]) -> Float64[Tensor, "B 2"]:
+        """The same with some rows marked as novel: a score above all calibration scores, and the smallest p-value."""
+        score, p_value = ranks.unbind(-1)
+        score = torch.where(rows, score.clamp(min=self.beyond), score)
+        return torch.stack([score, torch.where(rows, torch.full_like(p_value, self.smallest), p_value)], -1)
 
 
 class NegativeLogP(nn.Module):

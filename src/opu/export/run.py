@@ -14,8 +14,8 @@ from opu.export.file import Exported, write
 from opu.export.onnx_file import OPSETS
 from opu.files import read_state
 from opu.students import Student, load
+from opu.students.impute import Prepare
 from opu.students.signature import made_up
-from opu.students.standardise import Standardise
 from opu.teachers.array_files import open_array
 
 _NUM_EXAMPLES = 64
@@ -45,7 +45,7 @@ def export_run(
         overwrite: Whether a file that exists is replaced.
     """
     check_choice("--format", format, FILE_FORMATS)
-    student, standardise, known = _find(source)
+    student, standardise, known, columns = _find(source)
     kept, labels = _kept(source)
     example = _made_up(student) if kept is None else take(kept, slice(0, _NUM_EXAMPLES))
     if standardise is not None:  # inputs in the run folder are standardised, and those to come are raw
@@ -61,6 +61,7 @@ def export_run(
         example,
         prepare=standardise,
         classes=classes or known,
+        columns=columns,
         int8=int8,
         calibration=ranges if int8 else None,
         test=test,
@@ -69,13 +70,24 @@ def export_run(
     )
 
 
-def _find(source: Path) -> tuple[Student, Standardise | None, list[Any] | None]:
+def _find(source: Path) -> tuple[Student, Prepare | None, list[Any] | None, list[dict[str, Any]] | None]:
+    """The student, and for a fitted table the preparation of its rows, its classes and its columns."""
     if (source / "classifier.json").exists():
         from opu.sklearn import OnePassClassifier
 
         model = OnePassClassifier.load(source)
-        return model.student_, model.standardise_, model.classes_.tolist()
-    return load(source), None, None
+        return model.student_, model.standardise_, model.classes_.tolist(), _columns(source, model)
+    return load(source), None, None, None
+
+
+def _columns(source: Path, model: Any) -> list[dict[str, Any]] | None:
+    from opu.sklearn.run import read_encoding
+
+    path = source / "encoding.json"
+    if path.exists():
+        return read_encoding(path).columns
+    names = getattr(model, "feature_names_in_", None)
+    return None if names is None else [{"name": str(name)} for name in names]
 
 
 def _kept(source: Path) -> tuple[Batch | None, Tensor | None]:

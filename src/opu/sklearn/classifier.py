@@ -23,14 +23,18 @@ from opu.distributions.pointwise import maximum_likelihood
 from opu.files import write_json
 from opu.novelty import FEWEST_INPUTS
 from opu.sklearn.frames import require_pandas
+from opu.sklearn.missing import text_column, what_is_missing
 from opu.sklearn.teachers import make_teacher
+from opu.sklearn.weights import check_sample_weight, row_weights
 from opu.students import Student
+from opu.students.impute import Prepare
 from opu.students.links import Sigmoid, bounds_for
-from opu.students.standardise import Standardise
 
-FORMAT = 1
+FORMAT = 2
+FORMATS = (1, 2)  # those that can be read: the first had no imputation
 # From a smaller table no rows are withheld.
 FEWEST_TO_WITHHOLD = 100
+(NOVELTY,) = measures.named("N")
 _ROWS_AT_ONCE = 8192
 
 
@@ -42,10 +46,15 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     uncertain far from its training rows, a logistic regression may be certain about a row unlike any of them. Columns are
     standardised internally. They must be numbers: encode categories in a pipeline first.
 
+    Missing values (NaN) are imputed with the column's median, and each column with missing values in training gets an
+    indicator as one more feature. A row with a missing value in a column that was complete in training is predicted
+    too, but marked as novel: its novelty is above that of all calibration rows, and its p-value the least possible.
+
     Args:
         teacher: ``"polya-gamma"`` (Bayesian logistic regression, needs the extra ``blr``), ``"gp"`` (a Gaussian process),
             ``"forest"``, ``"ensemble"`` (small networks), a scikit-learn ensemble, or any ``teacher(x, num_particles)``
-            that takes raw rows.
+            that takes raw rows, with NaN where values are missing. A teacher that would take more than half an hour on a
+            table of this size says so before it starts.
         hidden: Widths of the student's layers.
         objective: Objective that :func:`opu.distill` minimises. The clipped KL trains small networks on tables well and
             fast, since no single row can dominate a step.
@@ -54,11 +63,14 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         epochs: Number of passes over the rows; by default as many as 1,500 steps need.
         withheld: Fraction of the rows that the teacher does not see; they calibrate the novelty p-values. A table of
             fewer than 100 rows is used whole, and p-values are then slightly too small.
+        class_weight: Weights of the classes: ``"balanced"`` lets all classes count alike, which suits a rare class; a dict
+            gives a weight to each. They multiply ``sample_weight``. Probabilities are then those of the weighted table.
         random_state: Seed or random state of teacher, student and split.
 
     Attributes:
         classes_: The labels, in the order of the columns of ``predict_proba``.
-        standardise_: Module from raw to standardised rows.
+        standardise_: Module from raw to imputed and standardised rows.
+        missing_: One sentence on the missing values of the training rows; empty if there were none.
         teacher_: The fitted teacher of standardised rows; absent after ``load``.
         student_: The network.
         withheld_rows_: Indices of the training rows that only calibrated: neither teacher nor student was fitted to them.
@@ -74,6 +86,7 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         num_particles: Any = 64,
         epochs: Any = None,
         withheld: Any = 0.1,
+        class_weight: Any = None,
         random_state: Any = None,
     ) -> None:
         # scikit-learn requires that the constructor stores its arguments unchanged; fit checks them.
@@ -84,25 +97,49 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.num_particles = num_particles
         self.epochs = epochs
         self.withheld = withheld
+        self.class_weight = class_weight
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any) -> "OnePassClassifier":
-        """Fit the teacher to labelled rows, and the student to the teacher."""
-        X, y = validate_data(self, X, y, dtype=np.float64)
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "OnePassClassifier":
+        """Fit the teacher to labelled rows, and the student to the teacher.
+
+        Args:
+            X: Rows of numbers; NaN where a value is missing.
+            y: The class of each row.
+            sample_weight: Weight of each row: one of weight 2 counts as two rows, and one of weight 0 as none. Logistic
+                regression and the Gaussian process weigh the likelihood, which is exact; a forest passes the weights to
+                its trees; the small networks draw their rows with probabilities in proportion to the weights. Weights
+                concern the teacher only: the student learns from it at every row alike.
+        """
+        X, y = self._validated(X, y)
         check_classification_targets(y)
+        weights = check_sample_weight(sample_weight, len(X))
+        counted = np.arange(len(X)) if weights is None else np.flatnonzero(weights)
+        X, y, weights = X[counted], y[counted], None if weights is None else weights[counted]
         self.classes_ = unique_labels(y)
         if len(self.classes_) < 2:
             raise ValueError(
                 f"a classifier needs rows of at least two classes; got one class, {self.classes_[0]!r}. Check the target."
             )
         labels = np.searchsorted(self.classes_, y)
-        self.standardise_ = Standardise.fit(X)
+        weights = row_weights(weights, self.class_weight, labels, self.classes_)
+        names = getattr(self, "feature_names_in_", None)
+        self.missing_ = what_is_missing(np.isnan(X).sum(0).tolist(), len(X), None if names is None else names.tolist())
+        self.standardise_ = Prepare.fit(X)
         x = self.standardise_(torch.tensor(X)).float()
         with _own_randomness(self.random_state) as seed:
             seen, kept = _split(labels, self.withheld, seed)
             known = torch.from_numpy(labels)[seen]
-            self.withheld_rows_ = np.arange(0) if kept is None else kept.numpy()
-            self.teacher_ = make_teacher(self.teacher, x[seen], known, self.standardise_, self.classes_.tolist())
+            self.withheld_rows_ = np.arange(0) if kept is None else counted[kept.numpy()]
+            weighed = None if weights is None else torch.from_numpy(weights)[seen]
+            self.teacher_ = make_teacher(
+                self.teacher, x[seen], known, self.standardise_, self.classes_.tolist(), weighed
+            )
             fitted = maximum_likelihood(self.teacher_(x[seen][:: max(1, len(seen) // 500)], 200)).log_precision
             student = students.mlp(x.shape[1], len(self.classes_), self.hidden, link=Sigmoid(*bounds_for(fitted)))
             student.start_precision_at(float(fitted.median()))
@@ -130,13 +167,26 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         # In float32 a row's prediction would depend, in its last digits, on the other rows of the batch.
         self.student_ = student.double().eval()
 
-    @torch.no_grad()
+    def _validated(self, X: Any, *y: Any, reset: bool = True) -> Any:
+        """The rows in float64, and their labels if given."""
+        try:
+            return validate_data(self, X, *y, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan")
+        except (ValueError, TypeError) as error:
+            if (sentence := text_column(X)) is not None:
+                raise ValueError(sentence) from error
+            raise
+
+    def _rows(self, X: Any) -> Tensor:
+        check_is_fitted(self, "student_")
+        return torch.tensor(self._validated(X, reset=False))
+
     def predict_dirichlet(self, X: Any) -> Dirichlet:
         """One Dirichlet over the class probabilities per row."""
-        check_is_fitted(self, "student_")
-        X = validate_data(self, X, reset=False, dtype=np.float64)
-        x = self.standardise_(torch.tensor(X))
-        return Dirichlet.cat([self.student_(part) for part in x.split(_ROWS_AT_ONCE)])
+        return self._dirichlet(self._rows(X))
+
+    @torch.no_grad()
+    def _dirichlet(self, rows: Tensor) -> Dirichlet:
+        return Dirichlet.cat([self.student_(self.standardise_(part)) for part in rows.split(_ROWS_AT_ONCE)])
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Class probabilities."""
@@ -157,14 +207,18 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def uncertainty(self, X: Any) -> Any:
         """A pandas frame with every measure, the novelty score and its p-value, one line per row."""
         pd = require_pandas()
-        q, novelty = self.predict_dirichlet(X), self.student_.novelty
+        rows, novelty = self._rows(X), self.student_.novelty
+        q = self._dirichlet(rows)
         columns = measures.all_measures(q, novelty)
         if novelty is not None:
             columns["novelty_p_value"] = novelty.p_value(q)
+            new = self.standardise_.unexpected(rows)
+            columns[NOVELTY][new] = columns[NOVELTY][new].clamp(min=novelty.beyond)
+            columns["novelty_p_value"][new] = novelty.least_p_value
         return pd.DataFrame({k: v.numpy() for k, v in columns.items()}, index=getattr(X, "index", None))
 
     def save(self, folder: str | Path) -> None:
-        """Write the student, the classes and the scaling into a folder, without pickle and without the teacher."""
+        """Write the student, the classes, imputation and scaling into a folder, without pickle and without the teacher."""
         check_is_fitted(self, "student_")
         folder = Path(folder)
         self.student_.save(folder / "student")
@@ -174,9 +228,9 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "kind": "opu classifier",
             "classes": self.classes_.tolist(),
             "dtype": "str" if self.classes_.dtype.kind in "OU" else self.classes_.dtype.name,
-            "mean": self.standardise_.mean.tolist(),
-            "scale": self.standardise_.scale.tolist(),
+            **self.standardise_.description(),
             "feature_names": None if names is None else list(names),
+            "missing": self.missing_,
         }
         write_json(folder / "classifier.json", description)
 
@@ -186,20 +240,20 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         path = Path(folder) / "classifier.json"
         try:
             found = json.loads(path.read_text())
-            if found["kind"] != "opu classifier" or found["format"] != FORMAT:
+            if found["kind"] != "opu classifier" or found["format"] not in FORMATS:
                 raise KeyError(f"of kind {found['kind']!r}, version {found['format']!r}")
             new = cls()
             new.classes_ = np.array(found["classes"], dtype=object if found["dtype"] == "str" else found["dtype"])
-            mean, scale = (torch.tensor(found[key], dtype=torch.float64) for key in ("mean", "scale"))
+            new.standardise_ = Prepare.from_description(found)
+            new.missing_ = found.get("missing", "")
             names = found["feature_names"]
         except FileNotFoundError:
             raise ValueError(f"there is no saved classifier in {folder}: {path.name} is missing.") from None
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path} is not the description of a classifier ({error}); use another copy.") from error
-        new.n_features_in_ = len(mean)
+        new.n_features_in_ = len(new.standardise_.impute.fill)
         if names is not None:
             new.feature_names_in_ = np.array(names, dtype=object)
-        new.standardise_ = Standardise(mean, scale)
         new._keep(students.load(Path(folder) / "student"))
         return new
 

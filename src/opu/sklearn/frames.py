@@ -1,30 +1,45 @@
-"""Tables in files: reading them, checking their columns, and encoding them as numbers."""
+"""Tables in files: reading them, checking the names of their columns, and writing them."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from difflib import get_close_matches
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from opu.checks import first_line, optional
+from opu.files import write_atomically
 
-MOST_CATEGORIES = 50
+READ = (".csv", ".tsv", ".parquet")
 
 
-def read_frame(path: Path, *, header: bool = True) -> Any:
-    """A pandas frame from a CSV, TSV or Parquet file; without a header, columns are named 1, 2, and so on."""
+def read_frame(
+    path: Path,
+    *,
+    header: bool = True,
+    separator: str | None = None,
+    texts: Sequence[str] = (),
+    verbatim: Sequence[str] = (),
+) -> Any:
+    """A pandas frame from a CSV, TSV or Parquet file.
+
+    Args:
+        path: The file.
+        header: Whether its first line holds names; otherwise columns are named 1, 2, and so on.
+        separator: What stands between two values; a comma by default, or a tab if the file ends in ``.tsv``.
+        texts: Names of columns that are read as texts, even if they look like numbers.
+        verbatim: Names of columns that are read as they stand in the file: 007 stays 007, and NA is not missing.
+    """
     if not path.is_file():
         raise ValueError(f"there is no file {path}; give a CSV or Parquet file.")
     kind = path.suffix.lower()
-    if kind not in (".csv", ".tsv", ".parquet"):
+    if kind not in READ:
         raise ValueError(f"{path} must end in .csv, .tsv or .parquet; got {path.suffix or 'no ending'}.")
+    if kind == ".parquet" and separator is not None:
+        raise ValueError(f"--sep is for CSV files; {path} needs none. Leave it out.")
     try:
-        frame, names = _read(path, kind, header)
+        frame, names = _read(path, kind, header, _separator(kind, separator), texts, verbatim)
     except (ValueError, OSError) as error:  # pandas and pyarrow raise kinds of ValueError for broken files
-        raise ValueError(f"{path} could not be read as a table ({first_line(error)}).") from error
+        raise ValueError(f"{path} could not be read as a table ({first_line(error)}).{_hint(path, kind)}") from error
     _check_names(path, names, header=header and kind != ".parquet")
     frame.columns = names
     if frame.empty:
@@ -32,22 +47,72 @@ def read_frame(path: Path, *, header: bool = True) -> Any:
     return frame
 
 
-def _read(path: Path, kind: str, header: bool) -> tuple[Any, list[str]]:
+def write_frame(path: Path, frame: Any, separator: str | None = None) -> None:
+    """Write a pandas frame to a CSV, TSV or Parquet file, atomically."""
+    kind = path.suffix.lower()
+    if kind == ".parquet":
+        content = BytesIO()
+        frame.to_parquet(content, index=False)
+        write_atomically(path, content.getvalue())
+    else:
+        text = frame.to_csv(index=False, float_format="%.6g", sep=_separator(kind, separator))
+        write_atomically(path, text.encode())
+
+
+def check_output(path: Path, data: Path, overwrite: bool) -> None:
+    """Refuse a file for predictions that has no known kind, that is the table itself, or that is there already."""
+    if path.suffix.lower() not in READ:
+        raise ValueError(
+            f"predictions are written to .csv, .tsv or .parquet; got {path.name}, which ends in {path.suffix or 'none'}."
+        )
+    if path.exists() and data.exists() and path.samefile(data):
+        raise ValueError(f"--out {path} is the table itself, which was not changed; choose another --out.")
+    if path.exists() and not overwrite:
+        raise ValueError(f"{path} exists already and was not changed; choose another --out, or add --overwrite.")
+
+
+def _separator(kind: str, wanted: str | None) -> str:
+    if wanted is None:
+        return "\t" if kind == ".tsv" else ","
+    if wanted in ("\\t", "tab"):
+        return "\t"
+    if len(wanted) != 1 or wanted.isalnum() or wanted in "\"'.\n":
+        raise ValueError(f"--sep must be one character such as ';' or ',', or 'tab'; got {wanted!r}.")
+    return wanted
+
+
+def _read(
+    path: Path, kind: str, header: bool, separator: str, texts: Sequence[str], verbatim: Sequence[str]
+) -> tuple[Any, list[str]]:
     pd = require_pandas()
     if kind == ".parquet":
         frame = pd.read_parquet(path)
         return frame, [str(name) for name in frame.columns]
-    separator = "\t" if kind == ".tsv" else ","
-    if not header:
-        frame = pd.read_csv(path, sep=separator, header=None)
-        return frame, [str(number) for number in range(1, frame.shape[1] + 1)]
     # The names are read on their own, since pandas would rename those that occur twice.
     first = pd.read_csv(path, sep=separator, header=None, nrows=1, dtype=str, keep_default_na=False)
-    names = [str(name) for name in first.iloc[0]]
-    frame = pd.read_csv(path, sep=separator)
+    names = [str(name) for name in first.iloc[0]] if header else [str(each + 1) for each in range(first.shape[1])]
+    as_texts = {place: str for place, name in enumerate(names) if name in texts}
+    layout = {"sep": separator, "header": 0 if header else None}
+    frame = pd.read_csv(path, **layout, converters=as_texts, low_memory=False)
     if frame.shape[1] != len(names) or not isinstance(frame.index, pd.RangeIndex):
         raise ValueError(f"its first line has {len(names)} names and its rows have more values")
+    places = [place for place, name in enumerate(names) if name in verbatim]
+    if places:
+        plain = pd.read_csv(
+            path, **layout, usecols=places, dtype=str, keep_default_na=False, skip_blank_lines=len(names) > 1
+        )
+        for place, name in zip(places, plain.columns, strict=True):
+            frame.isetitem(place, plain[name])
     return frame, names
+
+
+def _hint(path: Path, kind: str) -> str:
+    """What to try with a file whose rows do not have one length: numbers with decimal commas look like that."""
+    if kind == ".parquet":
+        return ""
+    with path.open(errors="replace") as file:
+        line = file.readline()
+    return " It seems to be separated by semicolons; add --sep ';'." if line.count(";") > line.count(",") else ""
 
 
 def _check_names(path: Path, names: list[str], *, header: bool) -> None:
@@ -58,8 +123,9 @@ def _check_names(path: Path, names: list[str], *, header: bool) -> None:
             f"the first line of {path} looks like data, not like column names ({', '.join(names[:3])}, ...); write a line of "
             "names above it, or say --no-header, and the columns are called 1, 2, and so on."
         )
-    if header and len(names) == 1 and ";" in names[0]:
-        raise ValueError(f"{path} seems to be separated by semicolons; save it with commas, or as .tsv with tabs.")
+    for sign, word, option in ((";", "semicolons", "';'"), ("\t", "tabs", "tab")):
+        if len(names) == 1 and sign in names[0]:
+            raise ValueError(f"{path} seems to be separated by {word}; add --sep {option}.")
     if doubled:
         raise ValueError(f"column names must differ; {', '.join(map(repr, doubled))} occurs more than once.")
     if "" in names:
@@ -76,139 +142,8 @@ def _reads_as_number(text: str) -> bool:
     return True
 
 
-@dataclass(frozen=True)
-class Encoding:
-    """How columns become numbers: columns of numbers stay as they are, columns of texts become one indicator per text.
-
-    Attributes:
-        target: Name of the column to predict.
-        numbers: Names of the columns of numbers, in order.
-        texts: Names of the columns of texts, in order, with the texts that each may hold.
-    """
-
-    target: str
-    numbers: tuple[str, ...]
-    texts: dict[str, tuple[str, ...]]
-
-    @classmethod
-    def of(cls, frame: Any, target: str) -> tuple["Encoding", list[str]]:
-        """The encoding of a table, and a line for each column that is left out."""
-        if target not in frame.columns:
-            raise ValueError(_unknown(target, list(frame.columns), "the target"))
-        missing = int(frame[target].isna().sum())
-        if missing:
-            raise ValueError(f"the target {target} is missing in {missing} of {len(frame)} rows; remove those rows.")
-        notes, numbers, texts = [], [], {}
-        for name in frame.columns.drop(target):
-            column = frame[name]
-            _refuse_missing(column)
-            _refuse_other_kinds(column)
-            if column.nunique() == 1:
-                notes.append(f"column {name} is the same in every row and is left out.")
-            elif _is_number(column):
-                numbers.append(name)
-            else:
-                texts[name] = _texts_of(column)
-        if not numbers and not texts:
-            raise ValueError("no column besides the target is left to predict from; every one is the same in all rows.")
-        return cls(target, tuple(numbers), texts), notes
-
-    @property
-    def features(self) -> list[str]:
-        """Names of the columns of :meth:`matrix`."""
-        return [*self.numbers, *(f"{name}={text}" for name, known in self.texts.items() for text in known)]
-
-    def matrix(self, frame: Any) -> NDArray[np.float64]:
-        """The rows as numbers."""
-        given = list(frame.columns)
-        for name in (*self.numbers, *self.texts):
-            if name not in given:
-                raise ValueError(_unknown(name, given))
-            _refuse_missing(frame[name])
-        parts = [_as_numbers(frame[name])[:, None] for name in self.numbers]
-        for name, known in self.texts.items():
-            values = frame[name].astype(str).to_numpy()
-            new = sorted(set(values) - set(known))
-            if new:
-                raise ValueError(
-                    f"column {name} holds {new[0]!r}, which the model has not seen; it knows {', '.join(known)}. Correct the "
-                    "text, or fit anew."
-                )
-            parts.append(values[:, None] == np.array(known)[None, :])
-        return np.concatenate(parts, 1).astype(np.float64)
-
-    def unused(self, frame: Any) -> list[str]:
-        """Names of the columns of a table that the model does not use."""
-        return [name for name in frame.columns if name not in (*self.numbers, *self.texts, self.target)]
-
-    def as_dict(self) -> dict[str, Any]:
-        """The encoding as values for a json file."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, found: dict[str, Any]) -> "Encoding":
-        """The encoding that :meth:`as_dict` described."""
-        return cls(
-            found["target"], tuple(found["numbers"]), {name: tuple(known) for name, known in found["texts"].items()}
-        )
-
-
-def _is_number(column: Any) -> bool:
-    return bool(column.dtype.kind in "iufb")
-
-
-def _as_numbers(column: Any) -> NDArray[np.float64]:
-    if not _is_number(column):
-        raise ValueError(_text_among_numbers(column))
-    values: NDArray[np.float64] = column.to_numpy().astype(np.float64)
-    if not np.isfinite(values).all():
-        raise ValueError(f"column {column.name} holds infinite values; replace them.")
-    return values
-
-
-def _texts_of(column: Any) -> tuple[str, ...]:
-    parsed = require_pandas().to_numeric(column, errors="coerce")
-    if parsed.notna().mean() >= 0.5:  # a column that is mostly numbers is not meant as texts
-        raise ValueError(_text_among_numbers(column))
-    known = sorted(set(column.astype(str)))
-    if len(known) > MOST_CATEGORIES:
-        raise ValueError(
-            f"column {column.name} holds {len(known)} different texts, such as {known[0]!r}; {MOST_CATEGORIES} are the most "
-            "that make sense as categories. Remove the column, or turn it into numbers."
-        )
-    return tuple(known)
-
-
-def _text_among_numbers(column: Any) -> str:
-    parsed = require_pandas().to_numeric(column, errors="coerce")
-    if parsed.notna().all():
-        return f"column {column.name} holds numbers that are stored as texts; convert it, with pandas.to_numeric."
-    row = int(np.flatnonzero(parsed.isna())[0])
-    return (
-        f"column {column.name} holds text where numbers belong: {column.iloc[row]!r} in row {row + 1}. Correct it, or remove "
-        "the row."
-    )
-
-
-def _refuse_missing(column: Any) -> None:
-    missing = int(column.isna().sum())
-    if missing:
-        raise ValueError(
-            f"column {column.name} is missing in {missing} of {len(column)} rows; fill the gaps, or remove the rows or the "
-            "column."
-        )
-
-
-def _refuse_other_kinds(column: Any) -> None:
-    """Dates, lists and the like are neither numbers nor categories."""
-    if not _is_number(column) and not column.map(lambda value: isinstance(value, str | bool)).all():
-        raise ValueError(
-            f"column {column.name} holds neither numbers nor texts but {type(column.iloc[0]).__name__}, such as "
-            f"{str(column.iloc[0])[:40]!r}; turn it into numbers, or remove it."
-        )
-
-
-def _unknown(name: str, given: Sequence[str], what: str = "column") -> str:
+def unknown_column(name: str, given: Sequence[str], what: str = "column") -> str:
+    """One sentence on a column that the table does not have, with the nearest name that it has."""
     near = get_close_matches(name, given, 1, 0.6)
     guess = f" Did you mean {near[0]}?" if near else ""
     shown = ", ".join(given[:12]) + (", ..." if len(given) > 12 else "")

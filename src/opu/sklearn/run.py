@@ -2,6 +2,8 @@
 
 import json
 import warnings
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,20 +12,22 @@ import torch
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
-from sklearn.model_selection import StratifiedKFold
 
 from opu import measures, plotting
-from opu.choices import TABLE_TEACHERS, TableTeacher, check_choice
+from opu.choices import CLASS_WEIGHTS, TABLE_TEACHERS, ClassWeight, TableTeacher, check_choice
 from opu.distillation.outcome import keep_evaluation
-from opu.distillation.run_folder import make_folder
 from opu.environment import environment
-from opu.evaluation import metrics
-from opu.files import write_atomically, write_json
-from opu.sklearn.classifier import OnePassClassifier
-from opu.sklearn.frames import MOST_CATEGORIES, Encoding, read_frame, require_pandas
+from opu.files import write_json
+from opu.sklearn.classifier import NOVELTY, OnePassClassifier
+from opu.sklearn.columns import MOST_CATEGORIES
+from opu.sklearn.cost import SlowTeacher, check_size
+from opu.sklearn.cross_validation import LEVEL, cross_validate
+from opu.sklearn.encoding import Encoding
+from opu.sklearn.frames import check_output, read_frame, require_pandas, unknown_column, write_frame
+from opu.sklearn.run_folder import fresh_folder
 
-LEVEL = 0.9
-(ENTROPY,) = measures.named("E")
+ROWS_AT_ONCE = 8192
+UNBALANCED = 90.0  # percent of the rows in one class from which accuracy alone misleads
 
 
 def fit_table(
@@ -35,40 +39,70 @@ def fit_table(
     folds: int = 5,
     seed: int = 0,
     header: bool = True,
-    console: Console,
+    separator: str | None = None,
+    drop: Sequence[str] = (),
+    ids: Sequence[str] = (),
+    class_weight: ClassWeight = "none",
+    overwrite: bool = False,
+    console: Console | None = None,
 ) -> dict[str, Any]:
-    """Cross-validate a classifier on a table, fit it to all rows, and write the run folder; returns the metrics."""
+    """Cross-validate a classifier on a table, fit it to all rows, and write the run folder; returns the metrics.
+
+    Args:
+        data: A CSV, TSV or Parquet file.
+        target: Name of the column to predict.
+        out: The run folder.
+        teacher: Name of the teacher.
+        folds: Number of folds of the cross-validation.
+        seed: Seed of everything random.
+        header: Whether the first line holds names; otherwise columns are 1, 2, and so on.
+        separator: What stands between two values of a CSV file.
+        drop: Names of columns to leave out.
+        ids: Names of columns that are no features, but are passed through to predictions.
+        class_weight: ``"balanced"`` lets all classes count alike, ``"none"`` all rows.
+        overwrite: Whether a folder that `opu fit` wrote is replaced, once the new run is complete.
+        console: Where to print.
+    """
+    console = console or Console()
     check_choice("--teacher", teacher, TABLE_TEACHERS)
-    frame = read_frame(data, header=header)
-    encoding, notes = Encoding.of(frame, target)
+    check_choice("--class-weight", class_weight, CLASS_WEIGHTS)
+    frame = read_frame(data, header=header, separator=separator, verbatim=ids)
+    encoding, notes = Encoding.of(frame, target, drop=drop, ids=ids)
     x, labels = encoding.matrix(frame), _labels(frame[target])
-    make_folder(out)
-    for note in notes:
-        console.print(note, highlight=False)
-    with warnings.catch_warnings(record=True) as noticed:
-        warnings.simplefilter("always", UserWarning)
-        checked = _cross_validate(x, labels, teacher, folds, seed, console)
-        model = OnePassClassifier(teacher, random_state=seed).fit(x, labels)
-    model.save(out)
-    write_json(out / "encoding.json", encoding.as_dict())
-    settings = {"data": data.name, "target": target, "teacher": teacher, "folds": folds, "seed": seed}
-    write_json(out / "config.json", settings)
-    result = {
-        "num_rows": len(x),
-        "num_features": x.shape[1],
-        "classes": model.classes_.tolist(),
-        "cross_validation": checked["metrics"],
-        "warnings": sorted({str(each.message) for each in noticed if each.category is UserWarning}),
-        "seed": seed,
-        "environment": environment(),
-    }
-    write_json(out / "metrics.json", result)
-    if (advice := plotting.missing()) is None:
-        picture = out / "calibration.png"
-        plotting.draw_calibration(picture, checked["probabilities"], checked["truth"], checked["p_values"])
-    else:
-        console.print(advice, highlight=False)
-    _keep_evaluation(out, model, x, labels)
+    _check_ids(ids, np.unique(labels))
+    slow = check_size(teacher, len(x), x.shape[1], len(np.unique(labels)), fits=folds + 1)
+    with fresh_folder(out, overwrite=overwrite) as folder:
+        for note in [*notes, *([slow] if slow else [])]:
+            _say(console, note)
+        make = partial(_classifier, teacher, class_weight)
+        with warnings.catch_warnings(record=True) as noticed:
+            warnings.simplefilter("always", UserWarning)
+            warnings.simplefilter("ignore", SlowTeacher)  # said above, for all folds together
+            checked = cross_validate(x, labels, make, folds, seed, console)
+            model = make(seed).fit(x, labels)
+        model.save(folder)
+        write_json(folder / "encoding.json", encoding.as_dict())
+        settings = {"data": data.name, "target": target, "teacher": teacher, "folds": folds, "seed": seed}
+        settings |= {"drop": list(drop), "ids": list(ids), "class_weight": class_weight}
+        write_json(folder / "config.json", settings)
+        result = {
+            "num_rows": len(x),
+            "num_features": x.shape[1],
+            "classes": model.classes_.tolist(),
+            "class_weight": class_weight,
+            "cross_validation": checked["metrics"],
+            "notes": notes,
+            "warnings": sorted({str(each.message) for each in noticed if each.category is UserWarning}),
+            "seed": seed,
+            "environment": environment(),
+        }
+        write_json(folder / "metrics.json", result)
+        if (advice := plotting.missing()) is None:
+            picture = folder / "calibration.png"
+            plotting.draw_calibration(picture, checked["probabilities"], checked["truth"], checked["p_values"])
+        else:
+            _say(console, advice)
+        _keep_evaluation(folder, model, x, labels)
     return result
 
 
@@ -77,10 +111,120 @@ def summary(found: dict[str, Any]) -> list[str]:
     checked = found["cross_validation"]
     first = (
         f"{found['num_rows']} rows, {found['num_features']} features, {len(found['classes'])} classes. In "
-        f"{checked['folds']}-fold cross-validation: accuracy {checked['accuracy']:.1f} %, ECE {checked['ece']:.1f} %, "
+        f"{checked['folds']}-fold cross-validation: accuracy {checked['accuracy']:.1f} % (the commonest class has "
+        f"{checked['base_rate']:.1f} %), balanced accuracy {checked['balanced_accuracy']:.1f} %, AUROC "
+        f"{checked['auroc']:.1f} %, ECE {checked['ece']:.1f} %, "
         f"intervals hold {100 * checked['coverage']['of_teacher']:.0f} % of the teacher's particles (nominal: 90 %)."
     )
-    return [first, *(f"Noticed: {warning}" for warning in found["warnings"])]
+    noticed = list(found["warnings"])
+    if checked["base_rate"] >= UNBALANCED:
+        advice = (
+            ""
+            if found["class_weight"] != "none"
+            else ", and let rare classes count as much with --class-weight balanced"
+        )
+        noticed.append(
+            f"{checked['base_rate']:.1f} % of the rows are of one class, so accuracy says little: judge by balanced accuracy "
+            f"and AUROC{advice}."
+        )
+    return [first, *(f"Noticed: {each}" for each in noticed)]
+
+
+def predict_table(
+    run: Path,
+    data: Path,
+    out: Path,
+    *,
+    level: float = LEVEL,
+    header: bool = True,
+    separator: str | None = None,
+    keep: Sequence[str] = (),
+    overwrite: bool = False,
+    console: Console | None = None,
+) -> int:
+    """Write probabilities, intervals, measures and novelty for each row of a table; returns the number of rows.
+
+    A row with a value unlike any in training (an unseen text, a value that was never missing) is predicted too, with a
+    note, a novelty above that of all calibration rows, and the least possible p-value.
+
+    Args:
+        run: A folder that `opu fit` wrote.
+        data: A CSV, TSV or Parquet file with the same columns.
+        out: A CSV, TSV or Parquet file for the predictions.
+        level: Level of the credible intervals.
+        header: Whether the first line holds names.
+        separator: What stands between two values, in the table and in the predictions.
+        keep: Names of columns that are passed through, besides the ids of the fit.
+        overwrite: Whether a file that exists is replaced.
+        console: Where to print.
+    """
+    console = console or Console()
+    pd = require_pandas()
+    check_output(out, data, overwrite)
+    model = OnePassClassifier.load(run)
+    encoding = read_encoding(run / "encoding.json")
+    passed = list(dict.fromkeys([*encoding.ids, *keep]))
+    frame = read_frame(data, header=header, separator=separator, texts=list(encoding.texts), verbatim=passed)
+    for name in keep:
+        if name not in frame.columns:
+            raise ValueError(unknown_column(name, list(frame.columns), "--keep: column"))
+    _check_ids(keep, model.classes_, "--keep")
+    encoding.check_columns(frame)
+    _tell_of_columns(encoding, frame, passed, console)
+    starts = range(0, len(frame), ROWS_AT_ONCE)
+    shown = track(
+        starts, "predicting", transient=True, console=console, disable=len(starts) < 2 or not console.is_terminal
+    )
+    parts = [_predictions(model, encoding, frame.iloc[start : start + ROWS_AT_ONCE], level) for start in shown]
+    table = pd.concat(parts, ignore_index=True)
+    kept = frame[[name for name in passed if name in frame.columns]]
+    write_frame(out, pd.concat([kept.reset_index(drop=True), table], axis=1), separator)
+    if count := int((table["note"] != "").sum()):
+        example = table["note"][table["note"] != ""].iloc[0]
+        rows = "row holds a value" if count == 1 else "rows hold values"
+        _say(
+            console,
+            f"{count} {rows} unlike any in training (such as: {example}); predicted as if missing, and marked as novel "
+            "with a note.",
+        )
+    return len(table)
+
+
+def _predictions(model: OnePassClassifier, encoding: Encoding, frame: Any, level: float) -> Any:
+    pd = require_pandas()
+    x, notes = encoding.rows(frame)
+    probabilities, (low, high) = model.predict_proba(x), model.predict_interval(x, level)
+    columns: dict[str, Any] = {"prediction": model.classes_[probabilities.argmax(-1)]}
+    for k, name in enumerate(model.classes_):
+        columns |= {f"probability_{name}": probabilities[:, k], f"low_{name}": low[:, k], f"high_{name}": high[:, k]}
+    measured = model.uncertainty(x)
+    noted = np.array([note != "" for note in notes])
+    novelty = model.student_.novelty
+    if novelty is not None:  # also where the model knows missing values, but not this one
+        measured.loc[noted, NOVELTY] = measured.loc[noted, NOVELTY].clip(lower=novelty.beyond)
+        measured.loc[noted, "novelty_p_value"] = novelty.least_p_value
+    return pd.concat([pd.DataFrame(columns), measured, pd.DataFrame({"note": notes})], axis=1)
+
+
+def _tell_of_columns(encoding: Encoding, frame: Any, passed: Sequence[str], console: Console) -> None:
+    unused = [name for name in encoding.unused(frame) if name not in passed]
+    if unused:
+        _say(
+            console,
+            f"not used, since the model was not fitted to them: {', '.join(unused)}. Pass them through with --keep.",
+        )
+    absent = [name for name in passed if name not in frame.columns]
+    if absent:
+        _say(console, f"not in this table, so not passed through: {', '.join(absent)}.")
+
+
+def _say(console: Console, sentence: str) -> None:
+    console.print(sentence, highlight=False, markup=False)  # texts from a file are no markup
+
+
+def _classifier(teacher: TableTeacher, class_weight: ClassWeight, seed: int) -> OnePassClassifier:
+    weight = None if class_weight == "none" else class_weight
+    return OnePassClassifier(teacher, class_weight=weight, random_state=seed)
 
 
 def _keep_evaluation(out: Path, model: OnePassClassifier, rows: NDArray[np.float64], labels: NDArray[Any]) -> None:
@@ -94,27 +238,13 @@ def _keep_evaluation(out: Path, model: OnePassClassifier, rows: NDArray[np.float
     keep_evaluation(out, model.teacher_, x[kept], truth, x[seen])
 
 
-def predict_table(
-    run: Path, data: Path, out: Path, *, level: float = LEVEL, header: bool = True, console: Console
-) -> int:
-    """Write probabilities, intervals, measures and novelty for each row of a table as CSV; returns the number of rows."""
-    pd = require_pandas()
-    if out.exists():
-        raise ValueError(f"{out} exists already and was not changed; choose another --out.")
-    model = OnePassClassifier.load(run)
-    encoding = _read_encoding(run / "encoding.json")
-    frame = read_frame(data, header=header)
-    unused = encoding.unused(frame)
-    if unused:
-        console.print(f"not used, since the model was not fitted to them: {', '.join(unused)}.", highlight=False)
-    x = encoding.matrix(frame)
-    probabilities, (low, high) = model.predict_proba(x), model.predict_interval(x, level)
-    columns: dict[str, Any] = {"prediction": model.predict(x)}
-    for k, name in enumerate(model.classes_):
-        columns |= {f"probability_{name}": probabilities[:, k], f"low_{name}": low[:, k], f"high_{name}": high[:, k]}
-    table = pd.concat([pd.DataFrame(columns), model.uncertainty(x)], axis=1)
-    write_atomically(out, table.to_csv(index=False, float_format="%.6g").encode())
-    return len(table)
+def _check_ids(names: Sequence[str], classes: Any, option: str = "--id") -> None:
+    """Refuse to pass a column through whose name a column of predictions has."""
+    taken = {"prediction", "note", "novelty_p_value", *measures.MEASURES}
+    taken |= {f"{part}_{name}" for part in ("probability", "low", "high") for name in classes}
+    for name in names:
+        if name in taken:
+            raise ValueError(f"{option} {name} has the name of a column of the predictions; rename it.")
 
 
 def _labels(column: Any) -> NDArray[Any]:
@@ -138,55 +268,8 @@ def _labels(column: Any) -> NDArray[Any]:
     return plain
 
 
-def _cross_validate(
-    x: NDArray[np.float64], labels: NDArray[Any], teacher: TableTeacher, folds: int, seed: int, console: Console
-) -> dict[str, Any]:
-    """Predictions for every row by a classifier that has not seen it, and their metrics."""
-    folds = min(folds, int(np.unique(labels, return_counts=True)[1].min()))
-    classes = np.unique(labels)
-    probabilities = np.zeros((len(x), len(classes)))
-    entropy, novelty, p_values = (np.zeros(len(x)) for _ in range(3))
-    covered, accuracies = [], []
-    parts = StratifiedKFold(folds, shuffle=True, random_state=seed).split(x, labels)
-    shown = track(parts, "cross-validation", folds, transient=True, disable=not console.is_terminal)
-    for number, (train, test) in enumerate(shown):
-        model = OnePassClassifier(teacher, random_state=seed + number).fit(x[train], labels[train])
-        probabilities[test] = model.predict_proba(x[test])
-        measured = model.uncertainty(x[test])
-        entropy[test], novelty[test] = measured[ENTROPY], measured.get("novelty", np.nan)
-        p_values[test] = measured.get("novelty_p_value", np.nan)
-        accuracies.append(100 * model.score(x[test], labels[test]))
-        covered.append(_coverage(model, x[test]))
-    truth = torch.from_numpy(np.searchsorted(classes, labels))
-    predicted = torch.from_numpy(probabilities)
-    wrong = (predicted.argmax(-1) != truth).numpy()
-    found = {
-        "folds": folds,
-        "accuracy": metrics.accuracy(predicted, truth),
-        "accuracy_of_folds": accuracies,
-        "nll": metrics.negative_log_likelihood(predicted, truth),
-        "brier": metrics.brier_score(predicted, truth),
-        "ece": metrics.calibration_error(predicted, truth),
-        "errors": {
-            "base_rate": 100 * float(wrong.mean()),
-            "entropy": metrics.detection_or_none(entropy, wrong),
-            "novelty": metrics.detection_or_none(novelty, wrong),
-        },
-        "coverage": {"level": LEVEL, "of_teacher": float(np.mean(covered))},
-        "flagged_at_5_percent": 100 * float(np.mean(p_values < 0.05)),
-    }
-    return {"metrics": found, "probabilities": probabilities, "truth": truth.numpy(), "p_values": p_values}
-
-
-def _coverage(model: OnePassClassifier, rows: NDArray[np.float64]) -> float:
-    """Fraction of the teacher's particles within the student's intervals."""
-    low, high = model.predict_interval(rows, LEVEL)
-    x = model.standardise_(torch.from_numpy(rows)).float()
-    particles = model.teacher_(x, 200).double().exp().numpy()
-    return float(np.mean((low <= particles) & (particles <= high)))
-
-
-def _read_encoding(path: Path) -> Encoding:
+def read_encoding(path: Path) -> Encoding:
+    """The encoding that `opu fit` wrote."""
     try:
         return Encoding.from_dict(json.loads(path.read_text()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -73,6 +73,8 @@ class SparsePosterior:
 
     .. math:: \log p(v, \theta \mid y) = \sum_n \mathbb{E} \log p(y_n \mid f_n) - \tfrac12 |v|^2 + \log p(\theta) + c,
               \qquad f_n \sim \mathcal{N}(A_n v, k_{nn} - |A_n|^2)
+
+    With weights the terms of the sum are multiplied by them: a row of weight 2 counts as two rows.
     """
 
     x: Float[Tensor, "N D"]
@@ -81,6 +83,7 @@ class SparsePosterior:
     rule: Nodes
     prior_mean: Float[Tensor, " P"]
     prior_spread: Float[Tensor, " P"]
+    weights: Float[Tensor, " N"] | None = None
 
     @classmethod
     def with_prior(
@@ -107,6 +110,7 @@ class SparsePosterior:
         """The log-density of the whitened values given the hyperparameters."""
         mean = functions.features @ whitened
         terms = expected_log_likelihood(mean, functions.variance, self.labels, self.rule)
+        terms = terms if self.weights is None else self.weights * terms
         return terms.sum() - 0.5 * whitened.square().sum()
 
     def log_prior(self, hyper: Float[Tensor, " P"]) -> Float[Tensor, ""]:
@@ -115,7 +119,8 @@ class SparsePosterior:
 
     def curvature(self, functions: Conditional, whitened: Float[Tensor, "M C"]) -> Float[Tensor, "N C"]:
         """The curvature of the likelihood at each input, for each function."""
-        return expected_curvature(functions.features @ whitened, functions.variance, self.rule)
+        found = expected_curvature(functions.features @ whitened, functions.variance, self.rule)
+        return found if self.weights is None else self.weights[:, None] * found
 
     def precision_root(self, functions: Conditional, whitened: Float[Tensor, "M C"]) -> Float[Tensor, "C M M"]:
         """Cholesky factor of the precision that Laplace's approximation at these whitened values has."""

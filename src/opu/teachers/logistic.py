@@ -11,6 +11,9 @@ Two classes have one logit, :math:`\pi = (\sigma(-\psi), \sigma(\psi))`. More cl
 the logit of being above class ``k`` for a row of class ``k`` or above, so that
 :math:`\pi_k = \sigma(-\psi_k)\prod_{j<k}\sigma(\psi_j)`, and the last class has the rest. The posterior is then a product
 of ``K - 1`` binary ones, each of which can be sampled exactly. The order of the classes is a part of the model.
+
+A row of weight :math:`w` counts as :math:`w` rows: its likelihood is raised to the power :math:`w`, so that
+:math:`\omega_n \sim \mathrm{PG}(w_n, x_n^\top\theta)` and :math:`m = V X^\top w (y - \tfrac12)`, exact for any weight.
 """
 
 import warnings
@@ -27,7 +30,15 @@ from rich.progress import track
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from opu.checks import check_at_least, check_features, check_inputs, check_labels, check_positive, optional
+from opu.checks import (
+    check_at_least,
+    check_features,
+    check_inputs,
+    check_labels,
+    check_positive,
+    check_weights,
+    optional,
+)
 from opu.files import write_state
 from opu.teachers.base import BaseTeacher, as_tensor, choose, read_saved
 from opu.teachers.diagnostics import FEWEST_DRAWS, Mixing, mixing
@@ -39,6 +50,7 @@ FEWEST_ESS = 100.0  # the error of a posterior mean is then a tenth of the poste
 LARGEST_R_HAT = 1.05
 _MOST_LOGITS = 1000  # training rows whose logits are checked for mixing
 _LARGE = 40.0  # largest logit that is passed to the package
+_LARGE_WEIGHTED = 20.0  # the same for shapes other than 1: from 35 on version 2.0.2 is wrong by a factor of e for some
 
 
 @dataclass(frozen=True)
@@ -79,6 +91,7 @@ def polya_gamma(
     settings: GibbsSettings | None = None,
     *,
     num_classes: int | None = None,
+    weights: Tensor | NDArray[Any] | None = None,
     progress: bool = False,
 ) -> "LogisticSamples":
     """Posterior samples of a logistic regression given labelled data, as a teacher.
@@ -92,6 +105,7 @@ def polya_gamma(
         labels: Classes ``(N,)``, integers from 0.
         settings: Settings of the sampler.
         num_classes: Number of classes; needed only if a class has no rows.
+        weights: Weight of each row, ``(N,)``: one of weight 2 counts as two rows. By default all weights are 1.
         progress: Whether to show a progress bar.
     """
     settings = settings or GibbsSettings()
@@ -101,18 +115,20 @@ def polya_gamma(
     features = rows.detach().cpu().double().numpy()
     checked, num_classes = check_labels(as_tensor(labels), len(features), num_classes)
     classes = checked.cpu().numpy()
+    counts = np.ones(len(features)) if weights is None else check_weights(as_tensor(weights), len(features)).numpy()
     design = np.pad(features, ((0, 0), (0, 1)), constant_values=1.0) if settings.intercept else features
     # The package needs a generator of numpy, which is seeded by a number from torch.
     rng = np.random.default_rng(int(torch.randint(2**63 - 1, ())))
     logits = range(num_classes - 1)
-    fits = [_gibbs(design[classes >= k], classes[classes >= k] > k, settings, rng, progress) for k in logits]
+    left = [classes >= k for k in logits]  # rows of class k or above
+    fits = [_gibbs(design[i], classes[i] > k, counts[i], settings, rng, progress) for k, i in enumerate(left)]
     draws = np.stack(fits, 2)
     found = {"coefficients": mixing(draws[:, :, k] for k in logits), "logits": _mixing_of_logits(draws, design)}
     _warn_of_poor_mixing(found, settings)
     # Chains alternate in the pool, so that its first samples represent all of them.
     pooled = torch.from_numpy(draws.swapaxes(0, 1).reshape(settings.num_samples, len(logits), -1).copy())
-    weights, rest = pooled.split([features.shape[1], pooled.shape[2] - features.shape[1]], -1)
-    return LogisticSamples(weights.contiguous(), rest.sum(-1), found)
+    coefficients, rest = pooled.split([features.shape[1], pooled.shape[2] - features.shape[1]], -1)
+    return LogisticSamples(coefficients.contiguous(), rest.sum(-1), found)
 
 
 @dataclass(frozen=True)
@@ -188,31 +204,44 @@ def broken_stick(logits: Float[Tensor, "S B L"]) -> Float[Tensor, "S B L+1"]:
     return torch.cat([pieces, left[..., -1:]], -1)
 
 
-def polya_gamma_source(rng: np.random.Generator) -> Callable[[Array], Array]:
-    r"""A function that draws :math:`\mathrm{PG}(1, z)` for an array of ``z``."""
+def polya_gamma_source(rng: np.random.Generator, shape: Array | None = None) -> Callable[[Array], Array]:
+    r"""A function that draws :math:`\mathrm{PG}(b, z)` for an array of ``z``, with :math:`b` 1 or one for each column."""
     random_polyagamma = optional("polyagamma", "Polya-Gamma sampling", "blr").random_polyagamma
+
+    border = _LARGE if shape is None else _LARGE_WEIGHTED
 
     def draw(z: Array) -> Array:
         size = np.abs(z)
-        omega: Array = random_polyagamma(1.0, np.minimum(size, _LARGE), method="devroye", random_state=rng)
+        near = np.minimum(size, border)
+        if shape is None:
+            omega: Array = random_polyagamma(1.0, near, method="devroye", random_state=rng)
+        else:  # the package chooses a method by the shape
+            omega = random_polyagamma(np.broadcast_to(shape, near.shape), near, random_state=rng)
         # Version 2.0.2 returns 0.16 for every logit beyond 177, where the mean is 1 / 2z. For large z, PG(1, z) is a quarter
-        # of an inverse Gaussian with mean 2 / z and shape 1, up to a relative error of e^-z.
-        far = size > _LARGE
+        # of an inverse Gaussian with mean 2 / z and shape 1, up to a relative error of e^-z; a sum of b of these is one with
+        # mean 2b / z and shape b^2.
+        far = size > border
         if far.any():
-            omega[far] = rng.wald(2 / size[far], 1.0) / 4
+            b = 1.0 if shape is None else np.broadcast_to(shape, size.shape)[far]
+            omega[far] = rng.wald(2 * b / size[far], np.square(b)) / 4
         return omega
 
     return draw
 
 
 def _gibbs(
-    design: Array, above: NDArray[np.bool_], settings: GibbsSettings, rng: np.random.Generator, progress: bool
+    design: Array,
+    above: NDArray[np.bool_],
+    counts: Array,
+    settings: GibbsSettings,
+    rng: np.random.Generator,
+    progress: bool,
 ) -> Array:
     """Draws of one binary regression, ``(chains, draws, features)``; all chains take each sweep together."""
-    draw = polya_gamma_source(rng)
+    draw = polya_gamma_source(rng, None if np.all(counts == 1) else counts)
     chains, features = settings.num_chains, design.shape[1]
     prior_precision = np.eye(features) / settings.prior_variance
-    slope = design.T @ (above - 0.5)
+    slope = design.T @ (counts * (above - 0.5))
     transposed = np.ascontiguousarray(design.T)
     theta = np.sqrt(settings.prior_variance) * rng.standard_normal((chains, features))
     kept = np.empty((chains, settings.num_samples // chains, features))

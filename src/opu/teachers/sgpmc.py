@@ -12,7 +12,7 @@ hyperparameters at fixed :math:`z`, so that the values follow them, and then :ma
 """
 
 import warnings
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import log
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from jaxtyping import Float
 from rich.progress import track
 from torch import Tensor
 
-from opu.checks import check_at_least, check_positive
+from opu.checks import check_at_least, check_positive, check_weights
 from opu.files import write_state
 from opu.teachers import gp_kernel as gp
 from opu.teachers.base import BaseTeacher, choose, chunk_sizes, read_saved
@@ -79,6 +79,7 @@ def sgpmc(
     settings: SGPMCSettings | None = None,
     *,
     hyper: Float[Tensor, " P"] | None = None,
+    weights: Tensor | None = None,
     progress: bool = False,
 ) -> "GPSamples":
     """Posterior samples of a sparse Gaussian process given labelled data, as a teacher.
@@ -90,6 +91,7 @@ def sgpmc(
         labels: Classes of the inputs, ``0 .. K-1``.
         settings: Settings of the model and its chain.
         hyper: Fixed log lengthscales and log variance; they are sampled by default.
+        weights: Weight of each input, ``(N,)``: one of weight 2 counts as two inputs. By default all weights are 1.
         progress: Whether to show a progress bar.
     """
     settings = settings or SGPMCSettings()
@@ -100,6 +102,8 @@ def sgpmc(
     means = log(gp.median_distance(x)), log(settings.variance_centre)
     spreads = settings.lengthscale_spread, settings.variance_spread
     posterior = SparsePosterior.with_prior(x, labels, num_functions, settings, means, spreads)
+    if weights is not None:
+        posterior = replace(posterior, weights=check_weights(weights, len(x)).to(x))
     start = laplace(posterior) if hyper is None else laplace_at(posterior, hyper)
     chain = _Chain(posterior, start, settings, fixed=hyper is not None)
     for _ in track(range(settings.burn_in), "burn-in", disable=not progress, transient=True):

@@ -100,8 +100,9 @@ def test_the_way_from_teacher_to_report(name, tmp_path, monkeypatch, capsys):
     student = from_teacher(teacher, example=x)
     with torch.no_grad():
         torch.testing.assert_close(student(x).mean, opu.batches.scores(net, x).softmax(-1))
-    opu.distill(teacher, student, x, recipe=RECIPE, out=tmp_path / "run", progress=False)
+    opu.distill(teacher, student, x, recipe=RECIPE, held_out=0.5, out=tmp_path / "run", progress=False)
     predicted = student.predict(x)
+    assert predicted.novelty_p_value.shape == (40,)
     again = opu.load(tmp_path / "run").predict(x)
     np.testing.assert_array_equal(again.probabilities, predicted.probabilities)
     np.testing.assert_array_equal(again.novelty_p_value, predicted.novelty_p_value)
@@ -113,7 +114,7 @@ def test_the_way_from_teacher_to_report(name, tmp_path, monkeypatch, capsys):
     assert found.summary["mmd"]["total"] > 0
     assert run("fidelity", tmp_path / "run", monkeypatch=monkeypatch) == 0, capsys.readouterr().err
     written = json.loads((tmp_path / "run" / "fidelity.json").read_text())
-    assert (written["num_inputs"], written["num_particles"]) == (4, RECIPE.num_particles)
+    assert (written["num_inputs"], written["num_particles"]) == (20, RECIPE.num_particles)
     assert "amortisation_on_seen_inputs" in written
     assert (tmp_path / "run" / "fidelity.png").stat().st_size > 10_000
 

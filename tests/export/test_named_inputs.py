@@ -73,7 +73,11 @@ CASES = {
     "dataclass": (OfDataclass, lambda rows: Visit(*of_tuple(rows)), ["image", "table"]),
     "words": (Words, of_words, ["input_ids", "attention_mask", "table"]),
 }
-cases = pytest.mark.parametrize("name", CASES)
+
+
+def slow_but(*names):
+    """All cases, of which a quick run takes only these."""
+    return [pytest.param(name, marks=() if name in names else pytest.mark.slow) for name in CASES]
 
 
 def distilled(name, folder, rows=60):
@@ -105,7 +109,7 @@ def run(*words, monkeypatch):
     return ended.value.code
 
 
-@cases
+@pytest.mark.parametrize("name", slow_but("tuple", "words"))
 def test_inputs_have_their_names_and_any_number_of_rows(name, tmp_path):
     student, x = distilled(name, None)
     path = write(student, tmp_path / "student.onnx", x).path
@@ -150,7 +154,8 @@ def test_a_pt2_file_takes_the_parts_in_their_order(name, tmp_path):
         np.testing.assert_allclose(said["probabilities"].detach(), expected.probabilities, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["tuple", pytest.param("dict", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tuple", "dict"])
 def test_int8_of_a_network_with_two_inputs(name, tmp_path):
     student, x = distilled(name, None, rows=300)
     whole = write(student, tmp_path / "student.onnx", x)

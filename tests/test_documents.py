@@ -31,6 +31,9 @@ CHECKS = {
     "index.md": "assert done.best_epoch >= 1 and particles.exp().sum(-1).allclose(torch.ones(500, 5))",
     "own-teacher-and-student.md": "assert prediction.fraction <= 0.2 and isinstance(smaller, opu.students.Student)",
     "scores.md": "assert opu.measures.mutual_information(q)[0] < 0.005 and (high - low)[1, 0] > 0.95",
+    "text.md": "assert accuracy > 0.75 and max(written.differences.values()) < 1e-3 and len(recorder.lines) == 3\n"
+    "assert [each.name for each in session.get_inputs()] == ['input_ids', 'attention_mask']\n"
+    "assert probabilities.shape == (5, 3) and probabilities.argmax(1).tolist() == prediction.predicted[:5].tolist()",
     "tables.md": "assert model.score(x_test, y_test) > 0.93 and (low < high).all() and (frame.index == x_test.index).all()\n"
     "assert (piped_low < piped_high).all() and len(piped) == len(x_test)\n"
     "own = OnePassClassifier.load('run').predict_proba(vectors.astype(float))\n"

@@ -56,15 +56,18 @@ def tensors(batch: Batch) -> dict[str, Tensor]:
     """All tensors of a batch by name: keys and fields, positions in tuples, with dots between levels."""
     if isinstance(batch, Tensor):
         return {"": batch}
+    return {f"{key}.{name}".strip("."): t for key, part in parts_of(batch).items() for name, t in tensors(part).items()}
+
+
+def parts_of(batch: Batch) -> dict[str, Any]:
+    """The parts of a batch by name, one level deep; none for a tensor."""
     if isinstance(batch, Mapping):
-        parts = list(batch.items())
-    elif isinstance(batch, tuple | list):
-        parts = list(zip(getattr(batch, "_fields", range(len(batch))), batch, strict=True))
-    elif is_dataclass(batch):
-        parts = [(field.name, getattr(batch, field.name)) for field in dataclasses.fields(batch)]
-    else:
-        return {}
-    return {f"{key}.{name}".strip("."): t for key, part in parts for name, t in tensors(part).items()}
+        return {str(key): part for key, part in batch.items()}
+    if isinstance(batch, tuple | list):
+        return {str(key): part for key, part in zip(getattr(batch, "_fields", range(len(batch))), batch, strict=True)}
+    if is_dataclass(batch):
+        return {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+    return {}
 
 
 def rebuild(like: Batch, parts: Sequence[Tensor]) -> Batch:

@@ -12,7 +12,8 @@ from torch.nn.utils.prune import l1_unstructured
 
 import opu
 from opu.students import from_teacher, prune
-from opu.students.program import _OPERATORS, Program, to_program
+from opu.students.program import _OPERATORS, Program
+from opu.students.tracing import to_program
 
 
 class Mixed(nn.Module):
@@ -62,8 +63,48 @@ class Attention(nn.Module):
         return self.last(self.attention(x, x, x, need_weights=False)[0][:, 0])
 
 
+class Rotary(nn.Module):
+    """Attention by einsum, with position codes from a region without gradients and a nested one without autocast."""
+
+    def __init__(self, autocast=False):
+        super().__init__()
+        self.query, self.key, self.last = nn.Linear(5, 4), nn.Linear(5, 4), nn.Linear(5, 3)
+        self.autocast = autocast
+        self.register_buffer("frequencies", torch.tensor([1.0, 0.1]))
+
+    def codes(self, x):
+        with torch.no_grad():
+            positions = torch.arange(x.shape[1], device=x.device)
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.autocast):
+                angles = torch.einsum("t,f->tf", positions.to(x.dtype), self.frequencies)
+            return angles.cos(), angles.sin()
+
+    def forward(self, x):
+        cos, sin = self.codes(x)
+        turned = []
+        for layer in (self.query, self.key):
+            a, b = layer(x).chunk(2, -1)
+            turned.append(torch.cat([a * cos - b * sin, a * sin + b * cos], -1))
+        weights = torch.einsum("btf,bsf->bts", *turned).softmax(-1)
+        return self.last(torch.einsum("bts,bsf->btf", weights, x).mean(1))
+
+
+class OnlyRegion(nn.Module):
+    """A network that is a region without gradients and nothing else."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(5, 3)
+
+    def forward(self, x):
+        with torch.no_grad():
+            return self.last(x.mean(1))
+
+
 NETWORKS = {
     "mixed": Mixed,
+    "rotary": Rotary,
+    "only a region": OnlyRegion,
     "norms": norms,
     "recurrent": Recurrent,
     "attention": Attention,
@@ -114,6 +155,20 @@ def test_a_program_has_the_networks_gradients(name):
 def test_a_program_moves_to_a_gpu(name):
     net, x = NETWORKS[name]().eval(), torch.randn(6, 7, 5)
     torch.testing.assert_close(read_again(net, x).cuda()(x.cuda()).cpu(), net(x), rtol=1e-3, atol=1e-4)
+
+
+def test_regions_are_written_as_their_operators():
+    program, _ = to_program(Rotary(), torch.randn(1, 7, 5))
+    calls = [step["call"] for step in program["steps"]]
+    assert {"aten.cos.default", "aten.sin.default", "aten.einsum.default"} <= set(calls)
+    assert not any("wrap" in call for call in calls)
+    net, x = Rotary().eval(), torch.randn(6, 9, 5)
+    assert torch.equal(read_again(net, x[:, :7])(x), net(x))
+
+
+def test_a_region_under_autocast_is_refused():
+    with pytest.raises(ValueError, match=r"Rotary cannot be written as a graph \(it calls wrap_with_autocast\)"):
+        to_program(Rotary(autocast=True), torch.randn(1, 7, 5))
 
 
 def test_a_program_depends_on_no_device():

@@ -33,13 +33,9 @@ class Features:
         return self._of_parts(batch) if isinstance(batch, tuple | list) else batch
 
     def _of_dict(self, batch: Mapping[str, Any]) -> Batch:
-        if self._names is not None:
-            return {key: value for key, value in batch.items() if key in self._names or key not in LABELS}
-        known = {each.name for each in self._parameters or [] if each.kind is not each.VAR_KEYWORD}
-        if known.isdisjoint(batch):  # one argument, which is the dict
+        known, required, open_ended = self._takes()
+        if self._names is None and known.isdisjoint(batch):  # one argument, which is the dict
             return {key: value for key, value in batch.items() if key not in LABELS}
-        open_ended = any(each.kind is each.VAR_KEYWORD for each in self._parameters or [])
-        required = {each.name for each in self._parameters or [] if each.default is each.empty}
         kept = {}
         for key, value in batch.items():
             if key in LABELS and key not in required:
@@ -52,6 +48,15 @@ class Features:
                     "remove it, or let forward() take it."
                 )
         return kept
+
+    def _takes(self) -> tuple[set[str], set[str], bool]:
+        """The keys that the network takes, those that it cannot do without, and whether it takes any other."""
+        if self._names is not None:  # nested parts have dots between levels, and may come flat
+            known = {name.split(".")[0] for name in self._names}
+            return known | {*self._names}, known, False
+        parameters = [each for each in self._parameters or [] if each.kind is not each.VAR_KEYWORD]
+        required = {each.name for each in parameters if each.default is each.empty}
+        return {each.name for each in parameters}, required, len(parameters) < len(self._parameters or [])
 
     def _of_parts(self, parts: tuple[Any, ...] | list[Any]) -> Batch:
         """The first parts, as many as the network takes; the others must look like labels."""

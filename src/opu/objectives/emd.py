@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
+from opu.batches import Batch, tensors
 from opu.distributions.dirichlet import Dirichlet
 from opu.objectives.base import BaseObjective
 
@@ -65,12 +66,12 @@ class CriticEMD(BaseObjective):
         self.optimizer: Optimizer | None = None
         self._shape: tuple[int, int] | None = None
 
-    def __call__(self, x: Tensor, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
+    def __call__(self, x: Batch, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
         """One value per input; if gradients are enabled, the critic is trained first."""
         particles = log_particles.detach().exp().to(q.mean)
         num_samples = self.num_samples or len(particles)
+        x = _rows(x).to(q.mean)
         critic, optimizer = self._ready(x[0].numel(), q.num_classes, q.mean)
-        x = x.to(q.mean)
         if torch.is_grad_enabled():
             for _ in range(self.critic_steps):
                 self._step(critic, optimizer, x, particles, q.detach().rsample(num_samples))
@@ -84,6 +85,11 @@ class CriticEMD(BaseObjective):
         if self.critic is None:
             self._shape = (num_features, num_classes)
             self.critic = Critic(num_features, num_classes, self.hidden)
+        elif self._shape is not None and num_features != self._shape[0]:
+            raise ValueError(
+                f"the critic of emd reads inputs of one size; it has seen {self._shape[0]} numbers per input, and now got "
+                f"{num_features}. For sequences of several lengths use another objective, such as mmd."
+            )
         optimizer = self.optimizer
         if optimizer is None or next(self.critic.parameters()).device != like.device:
             weights = self.critic.to(like).parameters()
@@ -118,6 +124,11 @@ class CriticEMD(BaseObjective):
 
     def __repr__(self) -> str:
         return f"CriticEMD(critic_steps={self.critic_steps}, penalty={self.penalty:g})"
+
+
+def _rows(x: Batch) -> Tensor:
+    """What the critic reads of an input: a tensor as it is, and all numbers of an input of several parts."""
+    return x if isinstance(x, Tensor) else torch.cat([t.reshape(len(t), -1) for t in tensors(x).values()], 1)
 
 
 def _gradient_penalty(critic: Critic, x: Tensor, particles: Tensor, samples: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
-from opu.batches import Batch, Scores, as_scores, call, cannot_read, fit_to, num_rows, reads
+from opu.batches import Batch, Scores, as_scores, call, cannot_read, check_batch, fit_to, num_rows, reads
 from opu.checks import first_line
 from opu.inputs import Features
 from opu.students.links import Link
@@ -49,6 +49,8 @@ def from_teacher(
     num_classes, wrapped = None, False
     if example is not None:
         example = Features(reads(net))(example)
+        if not isinstance(example, Tensor):
+            check_batch(example, "the example")
         num_classes, wrapped = _try(net, example)
     student = from_network(
         wrapped_network(net) if wrapped else net,
@@ -257,7 +259,7 @@ def _try(net: nn.Module, example: Batch) -> tuple[int, bool]:
     """The number of classes, and whether the network must be wrapped to take a batch and return a tensor."""
     try:
         output = call(net, fit_to(example, net))
-    except (RuntimeError, TypeError, IndexError, KeyError, AttributeError) as error:
+    except (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
         raise ValueError(
             f"{cannot_read('the network', example, error)} Give an example as the teacher takes its inputs."
         ) from error

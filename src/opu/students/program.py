@@ -1,19 +1,18 @@
 """A network as data: a list of PyTorch operators as json, which runs without the network's class.
 
-``torch.export`` traces the network. Its own file format is read by pickle and evaluates text as code, so ours is another:
-a program names operators from the list below, numbers and weights, and nothing that is read is compiled or evaluated.
+A program names operators from the list below, numbers and weights, and nothing that is read is compiled or evaluated.
+:mod:`opu.students.tracing` makes programs.
 """
 
 import operator
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
-from opu.batches import Batch, first_tensor, reads, rebuild, repeat, take, tensors
+from opu.batches import Batch, first_tensor, tensors
 from opu.checks import first_line
 
 # Operators of the aten library that a program may call, also in place. None touches files or memory beyond its arguments.
@@ -47,7 +46,7 @@ _OPERATORS = frozenset(
 _ARITHMETIC = {
     name: getattr(operator, name) for name in ("getitem", "add", "sub", "mul", "truediv", "floordiv", "mod", "neg")
 }
-_KINDS: dict[str, type] = {"dtype": torch.dtype, "memory_format": torch.memory_format, "layout": torch.layout}
+KINDS: dict[str, type] = {"dtype": torch.dtype, "memory_format": torch.memory_format, "layout": torch.layout}
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class Program(nn.Module):
     """A network that runs the steps of a program.
 
     Args:
-        program: What :func:`to_program` returned, perhaps by way of a file.
+        program: What :func:`opu.students.tracing.to_program` returned, perhaps by way of a file.
         weights: All tensors that it names.
     """
 
@@ -125,109 +124,8 @@ class Program(nn.Module):
         return spent[::-1]
 
 
-def to_program(module: nn.Module, example: Batch) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The program of a network for batches of any size, and the constants in it that are not in its state dict.
-
-    Args:
-        module: In evaluation mode from here on.
-        example: A batch of inputs.
-    """
-    example = repeat(take(example, slice(0, 1)), 2)  # a batch of one would be taken for a constant
-    parts = tensors(example)
-    try:
-        if isinstance(example, Tensor):
-            exported, names, prefix = _export(module.eval(), (example,)), None, ""
-        else:
-            exported, names = _export(_FromParts(module.eval(), example), tuple(parts.values())), list(parts)
-            prefix = "module."
-        constants = {n.removeprefix(prefix): v for n, v in exported.constants.items() if isinstance(v, Tensor)}
-        return _encode_graph(exported, names, prefix), constants
-    except Exception as error:  # of many kinds, by what the network does that cannot be traced
-        raise ValueError(
-            f"the network {type(reads(module)).__name__} cannot be written as a graph ({first_line(error)[:200]})"
-        ) from error
-
-
-class _FromParts(nn.Module):
-    """A network that takes the tensors of a batch as separate arguments, in the order of :func:`opu.batches.tensors`."""
-
-    def __init__(self, module: nn.Module, like: Batch) -> None:
-        super().__init__()
-        self.module, self.like = module, like
-
-    def forward(self, *parts: Tensor) -> Tensor:
-        output: Tensor = self.module(rebuild(self.like, parts))
-        return output
-
-
-def _export(module: nn.Module, parts: tuple[Tensor, ...]) -> torch.export.ExportedProgram:
-    """Trace the network for any size of each axis, or, if its layers depend on the others, for any size of the batch.
-
-    Tracing runs the network. If that takes the size of the batch for a constant, its code is read instead.
-    """
-    batch: list[dict[int, Any]] = [{0: torch.export.Dim("batch")} for _ in parts]
-    sizes = [[axis for axis, size in enumerate(part.shape) if size > 1] for part in parts]
-    every = [dict.fromkeys(axes, torch.export.Dim.AUTO) | first for axes, first in zip(sizes, batch, strict=True)]
-    attempts = [(axes, strict) for axes in (every, batch) for strict in (False, True)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for number, (axes, strict) in enumerate(attempts):
-            shapes: Any = (tuple(axes),) if isinstance(module, _FromParts) else tuple(axes)
-            try:
-                return torch.export.export(module, parts, dynamic_shapes=shapes, strict=strict)
-            except Exception:  # of many kinds; the last attempt says why
-                if number == len(attempts) - 1:
-                    raise
-    raise AssertionError("one of the attempts returns or raises")
-
-
-def _encode_graph(exported: torch.export.ExportedProgram, parts: list[str] | None, prefix: str) -> dict[str, Any]:
-    signature, graph = exported.graph_signature, exported.graph
-    buffers = {**signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}
-    buffers = {node: name.removeprefix(prefix) for node, name in buffers.items()}
-    weights = {node: name.removeprefix(prefix) for node, name in signature.inputs_to_parameters.items()} | buffers
-    used = []
-    inputs = iter(["input"] if parts is None else [f"input:{name}" for name in parts])
-    for node in reversed(graph.nodes):
-        if node.op == "call_function" and "_assert" in str(node.target):
-            graph.erase_node(node)
-    graph.eliminate_dead_code()
-    names: dict[fx.Node, str] = {}
-    steps = []
-    for node in graph.nodes:
-        if node.op == "placeholder" and node.name in weights:
-            names[node] = f"weight:{weights[node.name]}"
-            used += [weights[node.name]] if node.users else []
-        elif node.op == "placeholder":
-            names[node] = next(inputs)
-        elif node.op == "call_function":
-            names[node] = node.name
-            kwargs = {key: _encode(value, names) for key, value in node.kwargs.items()}
-            target = _target_name(node.target)
-            steps.append({"name": node.name, "call": target, "args": _encode(node.args, names), "kwargs": kwargs})
-        elif node.op != "output":
-            raise TypeError(f"it holds a part of kind {node.op}")
-    (output,) = signature.user_outputs
-    return {
-        **({} if parts is None else {"inputs": parts}),
-        "weights": sorted(set(used)),
-        "buffers": sorted(set(used) & set(buffers.values())),
-        "steps": steps,
-        "output": next(name for node, name in names.items() if node.name == output),
-    }
-
-
-def _target_name(target: Any) -> str:
-    if target is torch.ops.aten.view.default:  # strides on another device may not allow a view
-        target = torch.ops.aten.reshape.default
-    is_aten = isinstance(target, torch._ops.OpOverload)
-    name = str(target) if is_aten else f"operator.{getattr(target, '__name__', target)}"
-    if _target(name) is not target:
-        raise TypeError(f"it calls {target}")
-    return name
-
-
-def _target(name: str) -> Callable[..., Any]:
+def target_of(name: str) -> Callable[..., Any]:
+    """The operator of this name; any that is not on the list is refused."""
     library, _, path = name.partition(".")
     if library == "operator" and path in _ARITHMETIC:
         function: Callable[..., Any] = _ARITHMETIC[path]
@@ -246,22 +144,7 @@ def _decode_step(entry: Mapping[str, Any]) -> tuple[str, Callable[..., Any], lis
     name, call, args = str(entry["name"]), str(entry["call"]), _decode(entry["args"])
     if call.startswith("operator.") and not all(isinstance(each, _Value | int | float) for each in args):
         raise TypeError("arithmetic takes numbers")
-    return name, _target(call), args, {str(key): _decode(value) for key, value in entry["kwargs"].items()}
-
-
-def _encode(value: Any, names: Mapping[fx.Node, str]) -> Any:
-    if isinstance(value, fx.Node):
-        return {"value": names[value]}
-    if isinstance(value, list | tuple):
-        return [_encode(each, names) for each in value]
-    for kind, type_ in _KINDS.items():
-        if isinstance(value, type_):
-            return {kind: str(value).removeprefix("torch.")}
-    if isinstance(value, torch.device):
-        return {"value": "device"}
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    raise TypeError(f"it holds a value of type {type(value).__name__}")
+    return name, target_of(call), args, {str(key): _decode(value) for key, value in entry["kwargs"].items()}
 
 
 def _decode(value: Any) -> Any:
@@ -273,7 +156,7 @@ def _decode(value: Any) -> Any:
     if kind == "value":
         return _Value(str(name))
     found = getattr(torch, name)
-    if not isinstance(found, _KINDS[kind]):
+    if not isinstance(found, KINDS[kind]):
         raise TypeError(f"{name} is no {kind}")
     return found
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opu.batches import Batch, tensors
+from opu.batches import Batch, each, parts_of, tensors
 
 
 def described(x: Batch) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def described(x: Batch) -> dict[str, Any]:
     if isinstance(x, Tensor):
         return {"shape": list(x.shape[1:]), "type": str(x.dtype).removeprefix("torch.")}
     kind = "tuple" if isinstance(x, tuple | list) else "dict"
-    return {kind: {name: described(t) for name, t in tensors(x).items()}}
+    return {kind: {name: described(part) for name, part in parts_of(x).items() if tensors(part)}}
 
 
 def made_up(signature: Mapping[str, Any], num_rows: int = 2, floats: torch.dtype | None = None) -> Batch:
@@ -30,8 +30,8 @@ def made_up(signature: Mapping[str, Any], num_rows: int = 2, floats: torch.dtype
         floats: Type of floating-point numbers; by default the one described.
     """
     if "dict" in signature:
-        parts = {name: made_up(part, num_rows, floats) for name, part in signature["dict"].items()}
-        return {name: torch.ones_like(part) if "mask" in name else part for name, part in parts.items()}
+        made = {name: made_up(part, num_rows, floats) for name, part in signature["dict"].items()}
+        return {name: each(torch.ones_like, part) if "mask" in name else part for name, part in made.items()}
     if "tuple" in signature:
         return tuple(made_up(part, num_rows, floats) for part in signature["tuple"].values())
     dtype = getattr(torch, str(signature["type"]))

@@ -10,16 +10,18 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
-from opu.batches import call
+from opu.batches import Batch, call, reads, rebuild, tensors
+from opu.checks import first_line
 from opu.files import write_atomically, write_json
 from opu.novelty import Novelty
 from opu.students import compressed, networks
 from opu.students.from_teacher import from_network, trainable_copy, wrapped_network
 from opu.students.links import parse_link
-from opu.students.program import Program, to_program
+from opu.students.program import Program
 from opu.students.signature import made_up
 from opu.students.start import copied
 from opu.students.student import Student
+from opu.students.tracing import to_program
 from opu.teachers.base import as_logits
 
 FORMAT = 4
@@ -65,6 +67,7 @@ def _programs(student: Student, description: dict[str, Any]) -> tuple[dict[str, 
         )
     student = copied(student).cpu().eval()
     x = made_up(description["inputs"], floats=next(student.parameters()).dtype)
+    x = x if student.like is None else rebuild(student.like, list(tensors(x).values()))
     programs: dict[str, Any] = {}
     constants: dict[str, Tensor] = {}
     try:
@@ -74,11 +77,24 @@ def _programs(student: Student, description: dict[str, Any]) -> tuple[dict[str, 
                 programs[name], found = to_program(net, x)
                 constants |= {f"{name}.{key}": value for key, value in found.items()}
             if name == "trunk" and net is not None:
-                x = call(net, x).flatten(1)
+                x = _features(net, x)
     except ValueError as error:
         warnings.warn(f"{error}; to load this student, give its class: opu.load(folder, backbone=net).", stacklevel=4)
         return {}, {}
     return programs, constants
+
+
+@torch.no_grad()
+def _features(trunk: nn.Module, x: Batch) -> Tensor:
+    """What the heads read of inputs that are made up, which a network may refuse."""
+    try:
+        features: Tensor = call(trunk, x).flatten(1)
+    except Exception as error:  # of many kinds, by what the network checks
+        raise ValueError(
+            f"the network {type(reads(trunk)).__name__} cannot be written as a graph, since it cannot read inputs that are "
+            f"all zeros ({first_line(error)[:200].rstrip('.')})"
+        ) from error
+    return features
 
 
 def load(folder: str | Path, *, backbone: nn.Module | None = None) -> Student:

@@ -53,6 +53,8 @@ class Student(BaseStudent):
         self.untrained: int | None = None
         # What one input looks like (opu.students.signature), once it is known.
         self.inputs: dict[str, Any] | None = None
+        # No rows, in the structure in which they came: a description cannot hold a user's dataclass.
+        self.like: Batch | None = None
 
     def forward(self, x: Batch) -> Dirichlet:
         """One Dirichlet for each row of ``x``: a tensor, or a dict, tuple or dataclass of tensors."""
@@ -85,7 +87,7 @@ class Student(BaseStudent):
 
     def saw(self, x: Batch) -> None:
         """Remember shape and type of inputs, without which a network of a user's own class cannot be written to a file."""
-        self.inputs = described(x)
+        self.inputs, self.like = described(x), take(x, slice(0, 0))
 
     def parameter_groups(self, updates: Updates) -> list[list[nn.Parameter]]:
         """All parameters, or the mean's and the precision's in turn; a shared trunk belongs to both."""

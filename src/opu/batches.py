@@ -181,14 +181,14 @@ def as_batch(values: Any, what: str = "inputs") -> Batch:
     if isinstance(values, Tensor):
         return values
     if isinstance(values, np.ndarray | np.generic | bool | int | float):
-        return _as_tensor(np.asarray(values), what)
+        return _as_tensor(np.asanyarray(values), what)  # any: a mapped file stays one
     if hasattr(values, "to_numpy") and hasattr(values, "columns"):
         return _of_frame(values, what)
     if hasattr(values, "to_numpy"):  # a series
         return _as_tensor(values.to_numpy(), what)
     if isinstance(values, Mapping):
         return {str(key): as_batch(value, what) for key, value in values.items() if not _is_text(value)}
-    if isinstance(values, list) and values and all(isinstance(v, bool | int | float) for v in values):
+    if isinstance(values, list) and values and all(isinstance(v, bool | int | float | np.number) for v in values):
         return _as_tensor(np.asarray(values), what)
     if isinstance(values, tuple | list):
         parts = [as_batch(value, what) for value in values]
@@ -230,14 +230,22 @@ def _as_tensor(array: NDArray[Any], what: str) -> Tensor:
 
 
 def _of_frame(frame: Any, what: str) -> Tensor:
-    for name in frame.columns:
-        column = frame[name]
-        if getattr(column.dtype, "kind", "O") not in "biuf":
+    """A frame of pandas, polars and others like them; integers stay integers if all columns are."""
+    columns = []
+    for place, name in enumerate(frame.columns):
+        column = frame.iloc[:, place] if hasattr(frame, "iloc") else frame[name]  # names may occur twice in pandas
+        values = np.asarray(column.to_numpy())
+        if values.dtype == object and getattr(column.dtype, "kind", "O") in "biuf":  # nullable numbers, some missing
+            values = column.to_numpy(dtype=np.float64, na_value=np.nan)
+        if values.dtype.kind not in "biuf":
             raise ValueError(
                 f"{what} must hold numbers; column {name!r} of the data frame has type {column.dtype}. Encode it as numbers, "
                 "or use opu.sklearn.OnePassClassifier with an encoder before it."
             )
-    return torch.from_numpy(np.array(frame.to_numpy(dtype=np.float64)))
+        columns.append(values)
+    if not columns:
+        raise ValueError(f"{what} must have at least one feature; got a data frame without columns.")
+    return _as_tensor(np.stack(columns, 1), what)
 
 
 # From a batch to class scores
@@ -246,7 +254,7 @@ def _of_frame(frame: Any, what: str) -> Tensor:
 def parameters_of(net: nn.Module) -> list[inspect.Parameter] | None:
     """The parameters of a network's ``forward``; None if they cannot be found out."""
     inner: Any = getattr(net, "_orig_mod", net)  # torch.compile wraps the network
-    inner = inner.module if isinstance(inner, nn.DataParallel) else inner
+    inner = inner.module if isinstance(inner, nn.DataParallel | nn.parallel.DistributedDataParallel) else inner
     try:
         return list(inspect.signature(inner.forward).parameters.values())
     except (TypeError, ValueError):

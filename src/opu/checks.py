@@ -44,7 +44,7 @@ def check_positive(**numbers: float) -> None:
 
 
 def check_inputs(x: Tensor, what: str = "inputs", first_row: int = 0) -> None:
-    """Refuse inputs that are empty or not finite.
+    """Refuse inputs that are empty, not finite, or no plain numbers.
 
     Args:
         x: A batch of inputs.
@@ -58,6 +58,9 @@ def check_inputs(x: Tensor, what: str = "inputs", first_row: int = 0) -> None:
             f"{what} must be a batch with at least one row and one feature; got shape {tuple(x.shape)}. "
             "A single example needs a leading axis: x.unsqueeze(0)."
         )
+    if x.is_complex() or x.layout != torch.strided:
+        kind = f"complex ones ({x.dtype})" if x.is_complex() else f"a tensor of layout {x.layout}"
+        raise ValueError(f"{what} must be real numbers in a dense tensor; got {kind}. Convert them first.")
     if x.is_floating_point() and not bool(torch.isfinite(x).all()):
         bad = (~torch.isfinite(x.flatten(1))).any(1)
         raise ValueError(
@@ -118,7 +121,8 @@ def check_particles(log_particles: Any, num_rows: int | None = None, num_classes
     """Refuse particles that are not log-probabilities of shape ``(S, B, K)``."""
     if not isinstance(log_particles, Tensor):
         raise ValueError(
-            f"a teacher must return a tensor of log-probabilities of shape (S, B, K); got {type(log_particles).__name__}."
+            f"a teacher must return a tensor of log-probabilities of shape (S, B, K); got {type(log_particles).__name__}. "
+            "For a callable that returns arrays use opu.teachers.Function(f)."
         )
     check_particle_shape(tuple(log_particles.shape), num_rows, num_classes)
     if bool(torch.isnan(log_particles).any()) or bool((log_particles == torch.inf).any()):

@@ -1,6 +1,7 @@
 """Inputs as users have them: tensors, tables, datasets, loaders, streams, and dicts or tuples of several inputs."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,9 @@ _WANTED = (
 )
 
 
+_MOST_BYTES = 2**28  # of inputs that are collected from a stream or a file
+
+
 def as_source(inputs: Any, features: Features | None = None, *, batch_size: int = 128, endless: bool = False) -> Source:
     """Inputs of any kind as one that can be read.
 
@@ -34,10 +38,16 @@ def as_source(inputs: Any, features: Features | None = None, *, batch_size: int 
         endless: Whether the number of steps is given, so that a stream need not end.
     """
     features = features or Features()
+    if isinstance(inputs, str | bytes | Path):
+        raise ValueError(f"{_WANTED}; got {type(inputs).__name__}. Read the file first.")
+    if hasattr(inputs, "toarray"):  # of scipy
+        raise ValueError(f"inputs must be dense; got {type(inputs).__name__}. Give a dense array: x.toarray().")
     if isinstance(inputs, DataLoader):
         return _of_loader(inputs, features)
     if isinstance(inputs, IterableDataset):
         return Stream(DataLoader(inputs, batch_size), features)
+    if isinstance(inputs, np.memmap) and inputs.nbytes > _MOST_BYTES:
+        return in_dataset(inputs, features)  # read as it is needed
     if _is_batch(inputs):
         return in_memory(inputs, features)
     if isinstance(inputs, list):
@@ -84,11 +94,11 @@ def _joined(batches: list[Any], features: Features) -> Batch:
 def _collected(iterator: Iterator[Any], features: Features) -> Batch:
     """All batches of something that can be read only once, if they are small."""
     parts, budget = [], Budget()
-    budget.rows = budget.bytes = 2**28
+    budget.rows = budget.bytes = _MOST_BYTES
     for item in iterator:
         parts.append(features(item))
-        if tensors(parts[-1]):
-            budget.part(parts[-1])
+        if all(t.ndim for t in tensors(parts[-1]).values()):
+            budget.spend(parts[-1])
         if budget.spent:
             raise ValueError(
                 "these inputs can be read only once and are too large to be collected; say how many steps to take, "

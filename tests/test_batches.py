@@ -48,7 +48,12 @@ class Sentence:
 def leaves(rows: int) -> st.SearchStrategy[Tensor]:
     shapes_of_a_row = st.lists(st.integers(1, 3), max_size=2)
     kinds = st.sampled_from([torch.float32, torch.int64, torch.bool, torch.bfloat16])
-    return st.builds(lambda s, k, n: (n + torch.arange(rows * int(np.prod(s)))).view(rows, *s).to(k), shapes_of_a_row, kinds, st.integers(0, 99))
+    return st.builds(
+        lambda s, k, n: (n + torch.arange(rows * int(np.prod(s)))).view(rows, *s).to(k),
+        shapes_of_a_row,
+        kinds,
+        st.integers(0, 99),
+    )
 
 
 def structures(rows: int) -> st.SearchStrategy[Any]:

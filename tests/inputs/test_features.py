@@ -60,7 +60,11 @@ PARTS = {
     "unknown network": (None, (X, LABELS), X),
     "dict and labels": (BERT, ({"input_ids": TOKENS}, LABELS), {"input_ids": TOKENS}),
     "dict": (BERT, {"input_ids": TOKENS, "labels": LABELS, "idx": LABELS}, {"input_ids": TOKENS}),
-    "dict with texts": (BERT, {"input_ids": TOKENS, "text": ["a"] * 4, "raw": np.array(["a"] * 4)}, {"input_ids": TOKENS}),
+    "dict with texts": (
+        BERT,
+        {"input_ids": TOKENS, "text": ["a"] * 4, "raw": np.array(["a"] * 4)},
+        {"input_ids": TOKENS},
+    ),
     "dict of a network with keywords": (KEYWORDS, {"x": X, "target": LABELS}, {"x": X}),
     "dict of a network with more keywords": (
         OPEN,
@@ -100,7 +104,11 @@ REFUSED = {
     "two inputs": (ONE, (X, Z), r"takes one input, but each item has 2 parts.*shape \(4, 2\)"),
     "three inputs": (TWO, (X, Z, X), r"takes 2 inputs, but each item has 3 parts"),
     "numbers that are no labels": (ONE, (X, X - 5), "does not look like a class label"),
-    "unknown key": (BERT, {"input_ids": TOKENS, "pixels": Z}, r"takes attention_mask, input_ids, labels, but the inputs hold 'pixels'"),
+    "unknown key": (
+        BERT,
+        {"input_ids": TOKENS, "pixels": Z},
+        r"takes attention_mask, input_ids, labels, but the inputs hold 'pixels'",
+    ),
     "nothing": (ONE, (), "got an empty tuple"),
 }
 

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
+from opu.batches import Batch, tensors
 from opu.distributions.dirichlet import Dirichlet
 from opu.objectives.base import BaseObjective
 
@@ -65,12 +66,17 @@ class CriticEMD(BaseObjective):
         self.optimizer: Optimizer | None = None
         self._shape: tuple[int, int] | None = None
 
-    def __call__(self, x: Tensor, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
+    def __call__(self, x: Batch, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
         """One value per input; if gradients are enabled, the critic is trained first."""
         particles = log_particles.detach().exp().to(q.mean)
         num_samples = self.num_samples or len(particles)
-        critic, optimizer = self._ready(x[0].numel(), q.num_classes, q.mean)
-        x = x.to(q.mean)
+        x = torch.cat([t.flatten(1).to(q.mean) if t.ndim > 1 else t.to(q.mean)[:, None] for t in tensors(x).values()], 1)
+        critic, optimizer = self._ready(x.shape[1], q.num_classes, q.mean)
+        if self._shape is not None and self._shape[0] != x.shape[1]:
+            raise ValueError(
+                f"the critic of emd reads inputs of one size; it began with {self._shape[0]} features, and this batch has "
+                f"{x.shape[1]}. Use another objective, such as mmd, for sequences of several lengths."
+            )
         if torch.is_grad_enabled():
             for _ in range(self.critic_steps):
                 self._step(critic, optimizer, x, particles, q.detach().rsample(num_samples))

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from opu.batches import Batch
 from opu.distributions.dirichlet import Dirichlet
 from opu.distributions.kernels import Exponential, Kernel
 from opu.distributions.moments import kernel_between, kernel_to_points, kernel_within
@@ -29,7 +30,7 @@ class ExactMMD(BaseObjective):
         self.kernel = kernel or Exponential()
         self._coefficients = self.kernel.power_series()
 
-    def __call__(self, x: Tensor, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
+    def __call__(self, x: Batch, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
         """One value per input; differentiable in the Dirichlet."""
         particles = log_particles.detach().exp()
         to_particles = kernel_to_points(q, particles, self._coefficients)

@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from opu.batches import Batch
 from opu.checks import check_positive
 from opu.distributions.dirichlet import Dirichlet
 from opu.objectives.base import BaseObjective
@@ -16,7 +17,7 @@ class ForwardKL(BaseObjective):
     unbiased gradient.
     """
 
-    def __call__(self, x: Tensor, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
+    def __call__(self, x: Batch, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
         """One value per input; it may be negative, as densities may exceed 1."""
         return -q.log_prob(log_particles.double().mean(0))
 
@@ -39,7 +40,7 @@ class ClippedKL(BaseObjective):
         check_positive(max_norm=float(max_norm))
         self.max_norm = max_norm
 
-    def __call__(self, x: Tensor, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
+    def __call__(self, x: Batch, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
         """One value per input, that of the forward KL; the gradient is clipped."""
         value = ForwardKL()(x, log_particles, q.detach())
         if not torch.is_grad_enabled():
@@ -64,6 +65,6 @@ class CrossEntropy(BaseObjective):
     teacher's if there are hundreds of classes.
     """
 
-    def __call__(self, x: Tensor, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
+    def __call__(self, x: Batch, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
         """One value per input."""
         return -(log_particles.exp().mean(0).to(q.log_mean) * q.log_mean).sum(-1)

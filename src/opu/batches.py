@@ -111,6 +111,14 @@ def cat(batches: Sequence[Batch]) -> Batch:
     return batches[0] if len(batches) == 1 else together(torch.cat, batches)
 
 
+def cat_alike(batches: Iterable[Batch]) -> list[Batch]:
+    """One batch for all rows of the same shape; sequences come in several lengths."""
+    groups: dict[tuple[Any, ...], list[Batch]] = {}
+    for batch in batches:
+        groups.setdefault(shapes(batch), []).append(batch)
+    return [cat(group) for group in groups.values()]
+
+
 def repeat(batch: Batch, count: int) -> Batch:
     """The rows of a batch so many times, one copy after another."""
     return each(lambda t: t.repeat(count, *[1] * (t.ndim - 1)), batch)

@@ -38,7 +38,7 @@ class Prepared:
     def split(self) -> "Split":
         """Hold inputs out, and draw the particles that stay the same. This is where random numbers begin."""
         start, recipe, teacher, source = random_state(), self.recipe, self.teacher, self.source
-        fraction = 0.0 if isinstance(self.held_out, list) else self.held_out
+        fraction = 0.0 if isinstance(self.held_out, list) else float(self.held_out)
         source, kept = source.hold_out(fraction, recipe.steps)
         kept = self.held_out if isinstance(self.held_out, list) else kept
         kept = [to_device(part, device_of(self.student)) for part in kept]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, SequentialSampler
 
-from opu.batches import Batch, check_batch, num_rows, take, tensors
+from opu.batches import Batch, cat_alike, check_batch, num_rows, take, tensors
 from opu.inputs.features import Features
 from opu.inputs.random_state import random_state, restore_random_state
 from opu.inputs.source import MOST_HELD_OUT, NONE, Convert, Feed, Source
@@ -89,7 +89,7 @@ class Stream(Source):
         if not counted:
             raise ValueError(NONE)
         length = self.length if self.length is not None or num_steps is not None else counted
-        return self._with(held_out=fraction, length=length), kept
+        return self._with(held_out=fraction, length=length), cat_alike(kept)
 
     def _with(self, **changes: Any) -> "Stream":
         settings = {name: getattr(self, name) for name in ("features", "converts", "held_out", "length")} | changes
@@ -136,7 +136,7 @@ class Once(Stream):
             if batch is None:
                 break
             kept += needed.part(batch)
-        return self, kept
+        return self, cat_alike(kept)
 
     def _with(self, **changes: Any) -> "Once":
         new = super()._with(**changes)
@@ -165,7 +165,7 @@ class Loader(Stream):
         shown = chosen[:MOST_HELD_OUT]
         parts = [shown[start : start + size] for start in range(0, len(shown), size)]
         held_out = Stream(_like(self.source, parts), self.features, self.converts)
-        return Loader(rest, self.features, self.converts, length=self.length), list(held_out.batches())
+        return Loader(rest, self.features, self.converts, length=self.length), cat_alike(held_out.batches())
 
     @property
     def in_order(self) -> bool:  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""Batches of every structure: round trips, rows, networks that are called as they want to be, and words for what is not read."""
+"""Batches of every structure: round trips, rows, calls of networks, and words for what is not read."""
 
 import dataclasses
 from collections import OrderedDict, namedtuple
@@ -17,6 +17,7 @@ from opu.batches import (
     as_scores,
     call,
     cat,
+    cat_alike,
     check_batch,
     describe,
     each,
@@ -117,6 +118,13 @@ def test_only_floating_point_numbers_take_the_type_of_the_weights(batch):
     assert_same(fit_to(batch, nn.Flatten()), batch)
 
 
+def test_batches_of_the_same_shape_are_put_together():
+    short, long = torch.ones(2, 3), torch.ones(1, 5)
+    found = cat_alike([short, long, 2 * short, 3 * long])
+    assert [part[:, 0].tolist() for part in found] == [[1, 1, 2, 2], [1, 3]]
+    assert cat_alike([]) == []
+
+
 def test_names_shapes_and_words():
     batch = {"a": torch.zeros(2, 3), "b": Pair(torch.zeros(2), [torch.zeros(2, 1, 4)])}
     assert list(tensors(batch)) == ["a", "b.left", "b.right.0"]
@@ -138,11 +146,11 @@ def test_a_dataclass_keeps_what_is_no_tensor():
 NUMBERS = np.arange(6).reshape(2, 3)
 
 
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [("f4", torch.float32), ("f8", torch.float64), ("f2", torch.float16), (">f4", torch.float32), ("i4", torch.int32)]
-    + [("u1", torch.uint8), ("u2", torch.int64), ("u4", torch.int64), ("?", torch.bool), ("g", torch.float64)],
-)
+KINDS = {"f4": torch.float32, "f8": torch.float64, "f2": torch.float16, ">f4": torch.float32, "g": torch.float64}
+KINDS |= {"i4": torch.int32, "u1": torch.uint8, "u2": torch.int64, "u4": torch.int64, "?": torch.bool}
+
+
+@pytest.mark.parametrize(("kind", "expected"), KINDS.items())
 def test_arrays_of_every_type_of_numbers_keep_their_values(kind, expected):
     array = NUMBERS.astype(kind)
     found = as_batch({"x": array, "name": "text", "names": ["a", "b"], "raw": np.array(["a", "b"])})
@@ -177,7 +185,7 @@ def test_arrays_without_numbers_are_refused(array):
 
 
 def test_other_objects_are_refused_with_what_would_do():
-    with pytest.raises(ValueError, match="held-out inputs must be tensors, arrays, data frames.*got object"):
+    with pytest.raises(ValueError, match=r"held-out inputs must be tensors, arrays, data frames.*got object"):
         as_batch({"x": object()}, "held-out inputs")
 
 
@@ -192,7 +200,7 @@ def test_parts_must_have_the_same_number_of_rows_and_be_finite():
         check_batch({"a": torch.zeros(2, 3), "b": torch.tensor([0.0, torch.nan])}, first_row=10)
     with pytest.raises(ValueError, match="inputs must hold tensors; got dict without any"):
         check_batch({"a": "text"})
-    with pytest.raises(ValueError, match="part a, must be a batch.*single example"):
+    with pytest.raises(ValueError, match=r"part a, must be a batch.*single example"):
         check_batch({"a": torch.tensor(1.0)})
 
 
@@ -259,5 +267,5 @@ def test_the_network_that_meets_the_inputs_is_found_in_wrappers():
 
 @pytest.mark.parametrize("output", [(A, B), {"loss": A}, None, 1.0])
 def test_what_are_no_class_scores_is_refused(output):
-    with pytest.raises(ValueError, match="a classifier must return one tensor .*; Net returns a"):
+    with pytest.raises(ValueError, match=r"a classifier must return one tensor .*; Net returns a"):
         as_scores(output, "Net")

@@ -227,7 +227,7 @@ def test_what_a_stream_should_not_hold_is_named_with_its_batch(make, sentence):
 
 
 def test_examples_in_place_of_batches_are_refused():
-    with pytest.raises(ValueError, match="batch 0 of the inputs must be a batch.*single example needs a leading axis"):
+    with pytest.raises(ValueError, match=r"batch 0 of the inputs must be a batch.*single example needs a leading axis"):
         as_source(DataLoader(TensorDataset(X, X[:, 0]), batch_size=None)).example()
 
 

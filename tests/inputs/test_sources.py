@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 
 from opu.batches import cat
 from opu.checks import check_inputs
-from opu.inputs import Features, InDataset, InMemory, as_source
+from opu.inputs import InDataset, InMemory, as_source
 from opu.inputs.passes import Loader, Once, Stream
 
 X = 3 * torch.rand(7, 3, generator=torch.Generator().manual_seed(0)) - 1

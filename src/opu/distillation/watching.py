@@ -67,7 +67,7 @@ def watch(watchers: list[Watcher], run: Run) -> None:
         watcher(epoch)
 
 
-def _values(epoch: Epoch) -> dict[str, float]:
+def _values(epoch: Epoch) -> dict[str, float | int]:
     return {f"distill/{name}": value for name, value in asdict(epoch).items() if name != "step"}
 
 

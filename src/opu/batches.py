@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -331,11 +332,22 @@ class Scores(nn.Module):
         return scores(self.net, batch)
 
 
+class Path(nn.Sequential):
+    """Layers one after another, the first of which is called as its ``forward`` takes the batch."""
+
+    def forward(self, batch: Batch) -> Any:
+        """The output of the last layer."""
+        first, *others = self
+        return functools.reduce(lambda x, layer: layer(x), others, call(first, batch))
+
+
 def reads(net: nn.Module) -> nn.Module:
     """The network whose ``forward`` meets the batch first: the one inside a wrapper or at the start of a sequence."""
     while True:
         if isinstance(net, Scores):
             net = net.net
+        elif isinstance(net, Path):
+            net = net[0]
         elif type(net) is nn.Sequential and len(net) and isinstance(net[0], Scores | nn.Sequential):
             net = net[0]
         else:

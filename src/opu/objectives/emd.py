@@ -70,7 +70,9 @@ class CriticEMD(BaseObjective):
         """One value per input; if gradients are enabled, the critic is trained first."""
         particles = log_particles.detach().exp().to(q.mean)
         num_samples = self.num_samples or len(particles)
-        x = torch.cat([t.flatten(1).to(q.mean) if t.ndim > 1 else t.to(q.mean)[:, None] for t in tensors(x).values()], 1)
+        x = torch.cat(
+            [t.flatten(1).to(q.mean) if t.ndim > 1 else t.to(q.mean)[:, None] for t in tensors(x).values()], 1
+        )
         critic, optimizer = self._ready(x.shape[1], q.num_classes, q.mean)
         if self._shape is not None and self._shape[0] != x.shape[1]:
             raise ValueError(

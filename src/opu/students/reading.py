@@ -13,7 +13,9 @@ from opu.inputs import Features, as_source
 from opu.inputs.random_state import random_state, restore_random_state
 
 Convert = Callable[[Batch], Batch]
-_SINGLE = "inputs must be a batch; got shape {shape}, which is that of a single example. Give it a leading axis: x[None]."
+_SINGLE = (
+    "inputs must be a batch; got shape {shape}, which is that of a single example. Give it a leading axis: x[None]."
+)
 
 
 def batches_for(student: Any, inputs: Any, batch_size: int = 1024) -> Iterator[Batch]:

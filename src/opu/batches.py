@@ -346,12 +346,14 @@ def reads(net: nn.Module) -> nn.Module:
     while True:
         if isinstance(net, Scores):
             net = net.net
-        elif isinstance(net, Path):
-            net = net[0]
-        elif type(net) is nn.Sequential and len(net) and isinstance(net[0], Scores | nn.Sequential):
+        elif isinstance(net, Path) or (type(net) is nn.Sequential and _begins_with_another(net)):
             net = net[0]
         else:
             return net
+
+
+def _begins_with_another(net: nn.Sequential) -> bool:
+    return len(net) > 0 and isinstance(net[0], Scores | nn.Sequential)
 
 
 def cannot_read(who: str, batch: Batch, error: Exception) -> ValueError:

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -114,6 +115,14 @@ def cat(batches: Sequence[Batch]) -> Batch:
     return batches[0] if len(batches) == 1 else together(torch.cat, batches)
 
 
+def cat_alike(batches: Iterable[Batch]) -> list[Batch]:
+    """One batch for all rows of the same shape; sequences come in several lengths."""
+    groups: dict[tuple[Any, ...], list[Batch]] = {}
+    for batch in batches:
+        groups.setdefault(shapes(batch), []).append(batch)
+    return [cat(group) for group in groups.values()]
+
+
 def repeat(batch: Batch, count: int) -> Batch:
     """The rows of a batch so many times, one copy after another."""
     return each(lambda t: t.repeat(count, *[1] * (t.ndim - 1)), batch)
@@ -184,14 +193,14 @@ def as_batch(values: Any, what: str = "inputs") -> Batch:
     if isinstance(values, Tensor):
         return values
     if isinstance(values, np.ndarray | np.generic | bool | int | float):
-        return _as_tensor(np.asarray(values), what)
+        return _as_tensor(np.asanyarray(values), what)  # any: a mapped file stays one
     if hasattr(values, "to_numpy") and hasattr(values, "columns"):
         return _of_frame(values, what)
     if hasattr(values, "to_numpy"):  # a series
         return _as_tensor(values.to_numpy(), what)
     if isinstance(values, Mapping):
         return {str(key): as_batch(value, what) for key, value in values.items() if not _is_text(value)}
-    if isinstance(values, list) and values and all(isinstance(v, bool | int | float) for v in values):
+    if isinstance(values, list) and values and all(isinstance(v, bool | int | float | np.number) for v in values):
         return _as_tensor(np.asarray(values), what)
     if isinstance(values, tuple | list):
         parts = [as_batch(value, what) for value in values]
@@ -233,14 +242,22 @@ def _as_tensor(array: NDArray[Any], what: str) -> Tensor:
 
 
 def _of_frame(frame: Any, what: str) -> Tensor:
-    for name in frame.columns:
-        column = frame[name]
-        if getattr(column.dtype, "kind", "O") not in "biuf":
+    """A frame of pandas, polars and others like them; integers stay integers if all columns are."""
+    columns = []
+    for place, name in enumerate(frame.columns):
+        column = frame.iloc[:, place] if hasattr(frame, "iloc") else frame[name]  # names may occur twice in pandas
+        values = np.asarray(column.to_numpy())
+        if values.dtype == object and getattr(column.dtype, "kind", "O") in "biuf":  # nullable numbers, some missing
+            values = column.to_numpy(dtype=np.float64, na_value=np.nan)
+        if values.dtype.kind not in "biuf":
             raise ValueError(
                 f"{what} must hold numbers; column {name!r} of the data frame has type {column.dtype}. Encode it as numbers, "
                 "or use opu.sklearn.OnePassClassifier with an encoder before it."
             )
-    return torch.from_numpy(np.array(frame.to_numpy(dtype=np.float64)))
+        columns.append(values)
+    if not columns:
+        raise ValueError(f"{what} must have at least one feature; got a data frame without columns.")
+    return _as_tensor(np.stack(columns, 1), what)
 
 
 # From a batch to class scores
@@ -249,7 +266,7 @@ def _of_frame(frame: Any, what: str) -> Tensor:
 def parameters_of(net: nn.Module) -> list[inspect.Parameter] | None:
     """The parameters of a network's ``forward``; None if they cannot be found out."""
     inner: Any = getattr(net, "_orig_mod", net)  # torch.compile wraps the network
-    inner = inner.module if isinstance(inner, nn.DataParallel) else inner
+    inner = inner.module if isinstance(inner, nn.DataParallel | nn.parallel.DistributedDataParallel) else inner
     try:
         return list(inspect.signature(inner.forward).parameters.values())
     except (TypeError, ValueError):
@@ -318,15 +335,28 @@ class Scores(nn.Module):
         return scores(self.net, batch)
 
 
+class Path(nn.Sequential):
+    """Layers one after another, the first of which is called as its ``forward`` takes the batch."""
+
+    def forward(self, batch: Batch) -> Any:
+        """The output of the last layer."""
+        first, *others = self
+        return functools.reduce(lambda x, layer: layer(x), others, call(first, batch))
+
+
 def reads(net: nn.Module) -> nn.Module:
     """The network whose ``forward`` meets the batch first: the one inside a wrapper or at the start of a sequence."""
     while True:
         if isinstance(net, Scores):
             net = net.net
-        elif type(net) is nn.Sequential and len(net) and isinstance(net[0], Scores | nn.Sequential):
+        elif isinstance(net, Path) or (type(net) is nn.Sequential and _begins_with_another(net)):
             net = net[0]
         else:
             return net
+
+
+def _begins_with_another(net: nn.Sequential) -> bool:
+    return len(net) > 0 and isinstance(net[0], Scores | nn.Sequential)
 
 
 def cannot_read(who: str, batch: Batch, error: Exception) -> ValueError:

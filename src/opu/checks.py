@@ -44,7 +44,7 @@ def check_positive(**numbers: float) -> None:
 
 
 def check_inputs(x: Tensor, what: str = "inputs", first_row: int = 0) -> None:
-    """Refuse inputs that are empty or not finite.
+    """Refuse inputs that are empty, not finite, or no plain numbers.
 
     Args:
         x: A batch of inputs.
@@ -58,6 +58,9 @@ def check_inputs(x: Tensor, what: str = "inputs", first_row: int = 0) -> None:
             f"{what} must be a batch with at least one row and one feature; got shape {tuple(x.shape)}. "
             "A single example needs a leading axis: x.unsqueeze(0)."
         )
+    if x.is_complex() or x.layout != torch.strided:
+        kind = f"complex ones ({x.dtype})" if x.is_complex() else f"a tensor of layout {x.layout}"
+        raise ValueError(f"{what} must be real numbers in a dense tensor; got {kind}. Convert them first.")
     if x.is_floating_point() and not bool(torch.isfinite(x).all()):
         bad = (~torch.isfinite(x.flatten(1))).any(1)
         raise ValueError(

@@ -55,8 +55,9 @@ class Prediction:
             raise AttributeError(f"this prediction has no {name}: the model was not calibrated, see opu.calibrate.")
         raise AttributeError(f"a prediction has no {name!r}; its measures are {', '.join(scores)}.")
 
-    def __getitem__(self, rows: slice | NDArray[Any]) -> "Prediction":
-        """The predictions of some inputs."""
+    def __getitem__(self, rows: int | slice | list[int] | NDArray[Any]) -> "Prediction":
+        """The predictions of some inputs; those of one input, by its number, are a prediction of length one."""
+        rows = np.atleast_1d(np.arange(len(self))[rows]).copy()
         return Prediction(
             self.probabilities[rows],
             {name: values[rows] for name, values in self.scores.items()},

@@ -1,4 +1,4 @@
-"""Inputs of every kind become rows."""
+"""Inputs of every kind become a source that is read in batches, by number or in passes."""
 
 import math
 
@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
+from opu.batches import cat
 from opu.checks import check_inputs
-from opu.inputs import as_rows
+from opu.inputs import InDataset, InMemory, as_source
+from opu.inputs.passes import Loader, Once, Stream
 
 X = 3 * torch.rand(7, 3, generator=torch.Generator().manual_seed(0)) - 1
 LABELS = torch.arange(7)
@@ -26,36 +28,64 @@ class Items(Dataset):
         return len(X)
 
     def __getitem__(self, index):
+        if not 0 <= index < len(X):
+            raise IndexError(index)
         return self.item(index)
 
 
-class Stream(IterableDataset):
+class Rows(IterableDataset):
     def __iter__(self):
         return iter(zip(X, LABELS, strict=True))
 
 
-SOURCES = {
-    "tensor": lambda: X,
-    "array": lambda: X.numpy(),
-    "array of float64": lambda: X.numpy().astype(np.float64),
-    "float64": lambda: X.double(),
-    "read-only array": lambda: np.broadcast_to(X.numpy(), X.shape),
-    "array back to front": lambda: X.numpy()[::-1].copy()[::-1],
-    "tensor dataset": lambda: TensorDataset(X),
-    "tensor dataset with labels": lambda: TensorDataset(X, LABELS),
-    "tensor dataset of float64": lambda: TensorDataset(X.double(), LABELS),
-    "subset": lambda: Subset(TensorDataset(torch.cat([X, X + 9]), torch.arange(14)), range(7)),
-    "dataset of arrays": lambda: Items(lambda i: (X[i].numpy(), int(LABELS[i]))),
-    "dataset of lists": lambda: Items(lambda i: (X[i].tolist(), 0)),
-    "loader": lambda: DataLoader(TensorDataset(X, LABELS), batch_size=2),
-    "shuffled loader": lambda: DataLoader(TensorDataset(X, LABELS), batch_size=2, shuffle=True),
-    "loader that drops rows": lambda: DataLoader(TensorDataset(X, LABELS), batch_size=4, drop_last=True),
-    "loader of a stream": lambda: DataLoader(Stream(), batch_size=3),
-    "list of batches": lambda: [X[:4], X[4:]],
-    "list of batches with labels": lambda: [(X[:4], LABELS[:4]), [X[4:], LABELS[4:]]],
-    "tuple of arrays": lambda: (X[:4].numpy(), X[4:].numpy()),
-    "generator": lambda: (part for part in X.split(3)),
-    "generator with labels": lambda: ((part, None) for part in X.split(3)),
+class Again:
+    """An iterable of batches without a length that can be read again."""
+
+    def __iter__(self):
+        return iter(X.split(3))
+
+
+class InOrder:
+    """A sampler without a length."""
+
+    def __iter__(self):
+        return iter(range(7))
+
+
+BY_NUMBER = {
+    "tensor": (lambda: X, InMemory),
+    "array": (lambda: X.numpy(), InMemory),
+    "array of float64": (lambda: X.numpy().astype(np.float64), InMemory),
+    "float64": (lambda: X.double(), InMemory),
+    "read-only array": (lambda: np.broadcast_to(X.numpy(), X.shape), InMemory),
+    "array back to front": (lambda: X.numpy()[::-1].copy()[::-1], InMemory),
+    "features and labels": (lambda: (X, LABELS), InMemory),
+    "list of batches": (lambda: [X[:4], X[4:]], InMemory),
+    "list of arrays": (lambda: [row.numpy() for row in X], InMemory),
+    "list of lists": (lambda: X.double().tolist(), InMemory),
+    "list of lists of numpy's numbers": (lambda: [list(row) for row in X.numpy()], InMemory),
+    "list of batches with labels": (lambda: [(X[:4], LABELS[:4]), [X[4:], LABELS[4:]]], InMemory),
+    "list of examples with labels": (lambda: [(row, 1) for row in X], InMemory),
+    "generator": (lambda: (part for part in X.split(3)), InMemory),
+    "generator of examples": (lambda: (row for row in X), InMemory),
+    "generator with labels": (lambda: ((part, None) for part in X.split(3)), InMemory),
+    "tensor dataset": (lambda: TensorDataset(X), InDataset),
+    "tensor dataset with labels": (lambda: TensorDataset(X, LABELS), InDataset),
+    "tensor dataset of float64": (lambda: TensorDataset(X.double(), LABELS), InDataset),
+    "subset": (lambda: Subset(TensorDataset(torch.cat([X, X + 9]), torch.arange(14)), range(7)), InDataset),
+    "dataset of arrays": (lambda: Items(lambda i: (X[i].numpy(), int(LABELS[i]))), InDataset),
+    "dataset of lists": (lambda: Items(lambda i: (X[i].tolist(), "text")), InDataset),
+    "dataset of numpy's numbers": (lambda: Items(lambda i: ([*X[i].numpy()], 0)), InDataset),
+}
+IN_PASSES = {
+    "loader": (lambda: DataLoader(TensorDataset(X, LABELS), batch_size=2), Loader),
+    "loader of a list": (lambda: DataLoader(list(X), batch_size=2), Loader),
+    "loader of batches": (lambda: DataLoader(list(X.split(3)), batch_size=None), Stream),
+    "loader of a stream": (lambda: DataLoader(Rows(), batch_size=3), Stream),
+    "subclass of the loader": (lambda: type("Mine", (DataLoader,), {})(TensorDataset(X), 3), Stream),
+    "sampler without a length": (lambda: DataLoader(TensorDataset(X), 3, sampler=InOrder()), Stream),
+    "bare stream": (lambda: Rows(), Stream),
+    "iterable": (lambda: Again(), Stream),
 }
 
 
@@ -68,20 +98,21 @@ def _warn_always():
 
 
 @pytest.mark.usefixtures("_warn_always")
-@pytest.mark.parametrize("make", SOURCES.values(), ids=SOURCES)
-def test_every_source_gives_the_same_rows_in_float32(make):
-    rows = as_rows(make())
-    assert len(rows) == 7
-    everything = rows.take(torch.arange(7))
-    assert everything.dtype == torch.float32
-    assert torch.equal(everything, X)
+@pytest.mark.parametrize(("make", "kind"), (BY_NUMBER | IN_PASSES).values(), ids=BY_NUMBER | IN_PASSES)
+def test_every_source_gives_the_same_rows_as_often_as_it_is_read(make, kind):
+    source = as_source(make())
+    assert type(source) is kind
+    for _ in range(2):
+        assert torch.equal(cat(list(source.batches(2))).float(), X)
+    assert torch.equal(source.example(2).float(), X[:2])
+    assert torch.equal(source.converted(lambda x: -x).example(2).float(), -X[:2])
 
 
 @pytest.mark.parametrize("name", ["tensor", "tensor dataset with labels", "subset", "dataset of arrays", "generator"])
-@settings(deadline=None, max_examples=40, derandomize=True)
+@settings(deadline=None, max_examples=20, derandomize=True)
 @given(order=st.lists(st.integers(0, 6), min_size=1, max_size=10), chosen=st.data())
 def test_rows_are_taken_by_number_and_subsets_keep_their_order(name, order, chosen):
-    rows = as_rows(SOURCES[name]())
+    rows = as_source(BY_NUMBER[name][0]())
     index = torch.tensor(order)
     assert torch.equal(rows.take(index), X[index])
     some = rows.subset(index)
@@ -93,29 +124,37 @@ def test_rows_are_taken_by_number_and_subsets_keep_their_order(name, order, chos
 
 @pytest.mark.parametrize("size", [1, 3, 7, 100])
 @pytest.mark.parametrize("make", [lambda: X, lambda: TensorDataset(X, LABELS)], ids=["tensor", "dataset"])
-def test_batches_go_through_all_rows_in_order(make, size):
-    parts = list(as_rows(make()).batches(size))
+def test_batches_have_the_size_that_was_asked_for(make, size):
+    parts = list(as_source(make()).batches(size))
     assert all(len(part) == size for part in parts[:-1])
     assert torch.equal(torch.cat(parts), X)
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.bool, torch.float16])
-def test_other_numbers_become_float32(dtype):
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.bool, torch.float16, torch.float64])
+def test_numbers_keep_their_type(dtype):
     x = (50 * X.abs()).to(dtype)
-    for source in (x, x.numpy(), TensorDataset(x, LABELS), [x[:3], x[3:]]):
-        taken = as_rows(source).take(torch.arange(7))
-        assert taken.dtype == torch.float32
-        assert torch.equal(taken, x.float())
+    for inputs in (x, x.numpy(), TensorDataset(x, LABELS), [x[:3], x[3:]], DataLoader(TensorDataset(x), 3)):
+        found = cat(list(as_source(inputs).batches()))
+        assert found.dtype == dtype
+        assert torch.equal(found, x)
 
 
 def test_images_stay_images():
     x = torch.rand(5, 3, 4, 6)
-    assert as_rows(TensorDataset(x, torch.zeros(5))).take(torch.tensor([4, 1])).shape == (2, 3, 4, 6)
+    assert as_source(TensorDataset(x, torch.zeros(5))).take(torch.tensor([4, 1])).shape == (2, 3, 4, 6)
 
 
-def test_a_negative_stride_is_no_obstacle():
-    flipped = X.numpy()[::-1]
-    assert torch.equal(as_rows(flipped).take(torch.arange(7)), X.flip(0))
+def test_structures_are_kept_and_labels_left_out():
+    for inputs in (
+        {"ids": X, "labels": LABELS, "text": ["a"] * 7},
+        Items(lambda i: {"ids": X[i], "labels": i, "text": "a"}),
+        DataLoader(Items(lambda i: {"ids": X[i], "labels": i, "text": "a"}), 7),
+        Items(lambda i: ({"ids": X[i]}, i)),
+        [{"ids": X[:2], "labels": LABELS[:2]}, {"ids": X[2:], "labels": LABELS[2:]}],
+    ):
+        (found,) = as_source(inputs).batches(7)
+        assert list(found) == ["ids"]
+        assert torch.equal(found["ids"], X)
 
 
 EMPTY = {
@@ -131,7 +170,17 @@ EMPTY = {
 @pytest.mark.parametrize("make", EMPTY.values(), ids=EMPTY)
 def test_no_rows_are_refused(make):
     with pytest.raises(ValueError, match="inputs must have at least one row; got none"):
-        as_rows(make())
+        as_source(make())
+
+
+@pytest.mark.parametrize("endless", [True, False])
+def test_streams_without_rows_are_refused_when_they_are_read(endless):
+    for inputs in (
+        DataLoader(TensorDataset(X[:0]), 2),
+        map(abs, ()) if endless else type("E", (Rows,), {"__iter__": lambda _: iter(())})(),
+    ):
+        with pytest.raises(ValueError, match="inputs must have at least one row; got none"):
+            as_source(inputs, endless=endless).example()
 
 
 @pytest.mark.parametrize(
@@ -139,25 +188,38 @@ def test_no_rows_are_refused(make):
 )
 def test_rows_without_an_axis_of_features_are_refused(make):
     with pytest.raises(ValueError, match=r"inputs must be a batch .*A single example needs a leading axis"):
-        as_rows(make())
+        as_source(make())
 
 
-@pytest.mark.parametrize(
-    "source",
-    [torch.tensor(1.0), 5, "data.csv", (X, LABELS), [X, X[:, :2]]],
-    ids=["number as tensor", "number", "path", "features and labels", "two widths"],
-)
-def test_what_are_not_inputs_is_refused_in_a_sentence(source):
-    with pytest.raises(ValueError, match="inputs"):
-        as_rows(source)
+WRONG = {
+    "number as tensor": (torch.tensor(1.0), "must be a batch"),
+    "number": (5, "got int"),
+    "nothing": (None, "got NoneType"),
+    "path": ("data.csv", "got str. Read the file first"),
+    "two widths": ([X, X[:, :2]], "a list of inputs must hold batches, or feature vectors, of one shape"),
+    "different keys": ([{"a": X}, {"b": X}], "a list of inputs must hold"),
+    "numbers": ([1.0, 2.0], "a list of inputs must hold"),
+    "generator of numbers": (iter(range(3)), "a list of inputs must hold"),
+    "texts": (Items(lambda i: "text"), "inputs must hold tensors"),
+    "objects": (Items(lambda i: object()), "inputs must be tensors, arrays"),
+    "ragged": (
+        Items(lambda i: X[0, : 1 + i % 2]),
+        "the rows of Items could not be read .*DataLoader with a collate_fn",
+    ),
+    "no tuple": ((), "got an empty tuple"),
+}
 
 
-def test_nested_lists_are_read_as_rows_or_refused():
-    try:
-        rows = as_rows([[1.0, 2.0], [3.0, 4.0]])
-    except ValueError:
-        return
-    assert rows.take(torch.arange(2)).tolist() == [[1.0, 2.0], [3.0, 4.0]]
+@pytest.mark.parametrize(("inputs", "sentence"), WRONG.values(), ids=WRONG)
+def test_what_are_not_inputs_is_refused_in_a_sentence(inputs, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        as_source(inputs)
+
+
+def test_sparse_matrices_are_refused_with_the_remedy():
+    sparse = pytest.importorskip("scipy.sparse")
+    with pytest.raises(ValueError, match=r"inputs must be dense; got csr_matrix.*x\.toarray\(\)"):
+        as_source(sparse.csr_matrix(X.numpy()))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -166,14 +228,57 @@ def test_rows_that_are_not_finite_are_counted_and_the_first_is_named(value, wrap
     x = X.clone()
     x[4, 1] = x[6, 0] = x[6, 2] = value
     with pytest.raises(ValueError, match=r"NaN or infinite features in 2 of 7 rows, the first at row 4\."):
-        as_rows(wrap(x))
+        as_source(wrap(x))
 
 
-def test_a_row_that_is_not_finite_far_down_is_named_by_its_own_number():
+@pytest.mark.parametrize("wrap", [lambda x: x, TensorDataset], ids=["tensor", "dataset"])
+def test_a_row_that_is_not_finite_far_down_is_named_by_its_own_number(wrap):
     x = torch.zeros(3000, 2)
     x[2500] = math.nan
     with pytest.raises(ValueError, match=r"the first at row 2500\b"):
-        as_rows(x)
+        as_source(wrap(x))
+
+
+def test_a_dataset_too_large_to_be_checked_at_once_is_checked_as_it_is_read(monkeypatch):
+    monkeypatch.setattr("opu.inputs.rows._MOST_CHECKED", 3)
+    monkeypatch.setattr("opu.inputs.rows._CHECKED_AT_ONCE", 3)
+    x = X.clone()
+    x[5] = math.nan
+    source = as_source(TensorDataset(x))
+    assert torch.equal(source.take(torch.tensor([4])), X[4:5])
+    with pytest.raises(ValueError, match="inputs must be finite"):
+        source.take(torch.tensor([5]))
+
+
+def test_a_large_mapped_file_is_read_as_it_is_needed(tmp_path, monkeypatch):
+    monkeypatch.setattr("opu.inputs._MOST_BYTES", 50)
+    np.save(tmp_path / "x.npy", X.double().numpy())
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    source = as_source(mapped)
+    assert isinstance(source, InDataset)
+    assert source.dataset is mapped
+    rest, (held_out,) = source.hold_out(0.3, None)
+    assert len(rest) == 5
+    assert torch.equal(torch.cat([held_out, *rest.batches()]).sort(0).values, X.double().sort(0).values)
+    assert isinstance(as_source(X.numpy()), InMemory), "an array is in memory already"
+
+
+def test_a_generator_is_read_once_where_the_number_of_steps_is_known():
+    source = as_source((part for part in X.split(3)), endless=True)
+    assert type(source) is Once
+    assert torch.equal(source.example(2), X[:2]), "what was looked at comes again"
+    assert torch.equal(torch.cat(list(source.batches())), X)
+    assert list(source.batches()) == []
+
+
+def test_a_large_generator_needs_a_number_of_steps(monkeypatch):
+    monkeypatch.setattr("opu.inputs._MOST_BYTES", 2 * X.numel() * 4)
+    read = []
+    with pytest.raises(
+        ValueError, match=r"can be read only once and are too large to be collected; .*opu\.Recipe\(steps=\.\.\.\)"
+    ):
+        as_source(read.append(number) or X for number in range(100))
+    assert read == [0, 1], "it is read no further than needed"
 
 
 def test_the_check_of_inputs_says_what_they_are():

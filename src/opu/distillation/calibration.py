@@ -8,6 +8,7 @@ from torch import nn
 
 from opu.batches import Batch, fit_to, split, take, tensors
 from opu.distributions.dirichlet import Dirichlet
+from opu.inputs.source import NONE
 from opu.novelty import FOR_IMAGES, FOR_TABLES, Blend, Novelty
 from opu.students.base import as_student
 from opu.students.reading import batches_for
@@ -30,6 +31,8 @@ def calibrate(student: nn.Module, inputs: Any, blend: Blend | None = None) -> No
 @torch.no_grad()
 def calibrate_on(student: nn.Module, batches: list[Batch], blend: Blend | None = None) -> Novelty:
     """The same for inputs that are batches already."""
+    if not batches:
+        raise ValueError(NONE)
     student.eval()
     ours = as_student(student)
     novelty = Novelty.fit(predict_all(student, batches), blend or default_blend(batches[0]))

@@ -81,18 +81,24 @@ def distill(
         run.load(before)
         folder.rewind_log(run.step)
     step = _step(run, split)
+
+    def end_epoch() -> None:
+        folder.log(step=run.step, epoch=run.epoch, held_out=run.judge(split.judge))
+        watch(watchers, run)
+
     with _progress_bar(progress, run.plan.total_steps, run.step) as advance:
         while run.step < run.plan.total_steps:
             run.set_rates()
             batch = split.feed.batch(run.step)
             if batch is None:
-                _end_early(run, split)
+                _note_end(run)
+                if not run.epoch_is_over:
+                    end_epoch()
                 break
             loss = run.count(step(to_device(batch, device_of(run.student))))
             folder.log(step=run.step, epoch=run.epoch, loss=loss, learning_rate=run.plan.rate(run.step - 1))
             if run.epoch_is_over:
-                folder.log(step=run.step, epoch=run.epoch, held_out=run.judge(split.judge))
-                watch(watchers, run)
+                end_epoch()
             if run.checkpoint_is_due:
                 folder.save_checkpoint(run.state() | split.feed.state() | at_start)
             advance(loss)
@@ -119,16 +125,14 @@ def _step(run: Run, split: Split) -> Callable[[Batch], Tensor]:
     return CudaGraph(step, device) if recipe.cuda_graph else step
 
 
-def _end_early(run: Run, split: Split) -> None:
-    """Say that the inputs ended before the steps did, and judge what there is."""
+def _note_end(run: Run) -> None:
+    """Say that the inputs ended before the steps did."""
     if run.step == 0:
         raise ValueError("the inputs ended before the first step; give more of them, or hold fewer out.")
     run.result.warnings.append(
         f"the inputs ended after {run.step} of {run.plan.total_steps} steps, before the learning rate had fallen to its end; "
         "give steps= for so many batches, or inputs that can be read again."
     )
-    if not run.epoch_is_over:
-        run.judge(split.judge)
 
 
 def _calibrate(ready: Prepared, held_out: list[Batch]) -> list[str]:

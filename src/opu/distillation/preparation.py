@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -77,6 +78,7 @@ def prepare(teacher: Teacher, student: nn.Module, inputs: Any, recipe: Recipe, h
     device = device_of(ours)
     if recipe.cuda_graph and device.type != "cuda":
         raise ValueError(f"cuda_graph=True needs a student on a CUDA device; this one is on {device}. Leave it out.")
+    held_out = held_out.item() if isinstance(held_out, np.number) else held_out
     if isinstance(held_out, float | int) and not 0 <= held_out < 1:
         raise ValueError(f"held_out must be a fraction of the inputs from 0 up to 1, or inputs; got {held_out}.")
     if shares_parameters(teacher, ours):
@@ -175,6 +177,8 @@ def _banked(
 ) -> tuple[BaseTeacher, InMemory]:
     """The inputs, and the same number of augmented ones, with particles that are drawn once."""
     parts = list(source.batches())
+    if len({shapes(part) for part in parts}) > 1:
+        raise ValueError("bank= needs inputs of one shape; these come in several. Leave bank= out, or pad them alike.")
     if transform is not None:
         parts += [transform(part, None) for part in parts]
     particles = torch.cat([teacher(part, size).cpu() for part in parts], 1)

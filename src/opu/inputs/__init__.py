@@ -22,6 +22,9 @@ _WANTED = (
 )
 
 
+_MOST_BYTES = 2**28  # of inputs that are collected from a stream or a file
+
+
 def as_source(
     inputs: Any,
     features: Features | None = None,
@@ -43,14 +46,16 @@ def as_source(
         finite: Whether NaN and infinite values in tensors and arrays are refused.
     """
     features = features or Features()
-    if isinstance(inputs, str | Path):
-        raise ValueError(
-            f"inputs are data, not the path of a file; got {str(inputs)!r}. Read it first, for instance with numpy.load."
-        )
+    if isinstance(inputs, str | bytes | Path):
+        raise ValueError("inputs are data, not the path of a file. Read it first, for instance with numpy.load.")
+    if hasattr(inputs, "toarray"):  # of scipy
+        raise ValueError(f"inputs must be dense; got {type(inputs).__name__}. Give a dense array: x.toarray().")
     if isinstance(inputs, DataLoader):
         return _of_loader(inputs, features)
     if isinstance(inputs, IterableDataset):
         return Stream(DataLoader(inputs, batch_size), features)
+    if isinstance(inputs, np.memmap) and inputs.nbytes > _MOST_BYTES:
+        return in_dataset(inputs, features)  # read as it is needed
     if _is_batch(inputs):
         return in_memory(inputs, features, finite=finite)
     if isinstance(inputs, list):
@@ -97,11 +102,11 @@ def _joined(batches: list[Any], features: Features) -> Batch:
 def _collected(iterator: Iterator[Any], features: Features) -> Batch:
     """All batches of something that can be read only once, if they are small."""
     parts, budget = [], Budget()
-    budget.rows = budget.bytes = 2**28
+    budget.rows = budget.bytes = _MOST_BYTES
     for item in iterator:
         parts.append(features(item))
-        if tensors(parts[-1]):
-            budget.part(parts[-1])
+        if all(t.ndim for t in tensors(parts[-1]).values()):
+            budget.spend(parts[-1])
         if budget.spent:
             raise ValueError(
                 "these inputs can be read only once and are too large to be collected; say how many steps to take, "

@@ -103,7 +103,7 @@ class Features:
 def _is_one_per_row(value: Any) -> bool:
     """Whether this holds at most one number for each row, as labels and row numbers do."""
     found = list(tensors(value).values())
-    return all(t.ndim <= 1 or t[0].numel() == 1 for t in found if len(t) or t.ndim == 0)
+    return all(t.ndim <= 1 or t[0].numel() == 1 for t in found if t.ndim == 0 or len(t))
 
 
 def _looks_like_targets(part: Tensor) -> bool:

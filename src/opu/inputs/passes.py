@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, SequentialSampler
 
-from opu.batches import Batch, check_batch, num_rows, take, tensors
+from opu.batches import Batch, cat_alike, check_batch, num_rows, take, tensors
 from opu.inputs.features import Features
 from opu.inputs.random_state import random_state, restore_random_state
 from opu.inputs.source import MOST_HELD_OUT, NONE, Convert, Feed, Source
@@ -46,7 +46,7 @@ class Stream(Source):
         self.length = _length(source) if length is None else length
 
     def batches(self, size: int = 1024) -> Iterator[Batch]:
-        for number, item in enumerate(self._items()):
+        for number, item in self._items():
             batch = self._read(item, number)
             keep = None if not self.held_out else ~torch.tensor(_chosen(batch, self.held_out))
             if keep is not None and not bool(keep.all()):
@@ -54,8 +54,8 @@ class Stream(Source):
             if num_rows(batch):
                 yield batch
 
-    def _items(self) -> Iterator[Any]:
-        return iter(self.source)
+    def _items(self) -> Iterator[tuple[int, Any]]:
+        return enumerate(self.source)
 
     def _read(self, item: Any, number: int) -> Batch:
         batch = self.features(item)
@@ -89,7 +89,7 @@ class Stream(Source):
         if not counted:
             raise ValueError(NONE)
         length = self.length if self.length is not None or num_steps is not None else counted
-        return self._with(held_out=fraction, length=length), kept
+        return self._with(held_out=fraction, length=length), cat_alike(kept)
 
     def _with(self, **changes: Any) -> "Stream":
         settings = {name: getattr(self, name) for name in ("features", "converts", "held_out", "length")} | changes
@@ -111,19 +111,19 @@ class Once(Stream):
     can_repeat = False
 
     def __init__(self, source: Iterable[Any], features: Features, **settings: Any) -> None:
-        super().__init__(source, features, **settings)
-        self._seen: list[Any] = []
+        numbered = source if isinstance(source, enumerate) else enumerate(source)
+        super().__init__(numbered, features, **settings)
+        self._seen: list[tuple[int, Any]] = []
 
-    def _items(self) -> Iterator[Any]:
+    def _items(self) -> Iterator[tuple[int, Any]]:
         while self._seen:
             yield self._seen.pop(0)
-        for item in self.source:  # noqa: UP028 - "yield from" would close the generator when this one is dropped
-            yield item
+        yield from self.source  # can be dropped: there is nothing to close in an enumeration
 
     def example(self, count: int = 8) -> Batch:
-        for item in self._items():
-            self._seen.insert(0, item)
-            return take(self._read(item, 0), slice(0, count))
+        for number, item in self._items():
+            self._seen.insert(0, (number, item))
+            return take(self._read(item, number), slice(0, count))
         raise ValueError(NONE)
 
     def hold_out(self, fraction: float, num_steps: int | None) -> tuple[Source, list[Batch]]:
@@ -136,7 +136,7 @@ class Once(Stream):
             if batch is None:
                 break
             kept += needed.part(batch)
-        return self, kept
+        return self, cat_alike(kept)
 
     def _with(self, **changes: Any) -> "Once":
         new = super()._with(**changes)
@@ -165,7 +165,7 @@ class Loader(Stream):
         shown = chosen[:MOST_HELD_OUT]
         parts = [shown[start : start + size] for start in range(0, len(shown), size)]
         held_out = Stream(_like(self.source, parts), self.features, self.converts)
-        return Loader(rest, self.features, self.converts, length=self.length), list(held_out.batches())
+        return Loader(rest, self.features, self.converts, length=self.length), cat_alike(held_out.batches())
 
     @property
     def in_order(self) -> bool:  # type: ignore[override]
@@ -185,7 +185,9 @@ class Passes(Feed):
     def batch(self, step: int) -> Batch | None:
         for _ in range(2):
             if self.iterator is None:
-                self.at_start, self.place = random_state(), 0
+                _start_workers(self.source.source)
+                own = [each.get_state() for each in _generators(self.source.source)]
+                self.at_start, self.place = random_state() | {"own": own}, 0
                 self.iterator = self.source.batches()
             found = next(self.iterator, None)
             if found is not None:
@@ -203,7 +205,10 @@ class Passes(Feed):
         self.place, self.at_start = state["place"], state["random_at_pass"]
         if not self.at_start:
             return
+        _start_workers(self.source.source)
         restore_random_state(self.at_start)  # the order of a shuffled pass is drawn at its start
+        for generator, own in zip(_generators(self.source.source), self.at_start["own"], strict=True):
+            generator.set_state(own)
         self.iterator = self.source.batches()
         for _ in range(self.place):
             next(self.iterator, None)
@@ -222,13 +227,18 @@ class Budget:
 
     def part(self, batch: Batch) -> list[Batch]:
         """What the budget allows of a batch, in memory of its own."""
+        count = self.spend(batch)
+        return [take(batch, torch.arange(count))] if count else []
+
+    def spend(self, batch: Batch) -> int:
+        """How many rows of a batch the budget allows; it is smaller afterwards."""
         rows = num_rows(batch)
         if not rows or self.spent:
-            return []
+            return 0
         size = sum(t.numel() * t.element_size() for t in tensors(batch).values()) // rows
         count = max(1, min(rows, self.rows, self.bytes // max(1, size)))
         self.rows, self.bytes = self.rows - count, self.bytes - count * size
-        return [take(batch, torch.arange(count))]
+        return count
 
 
 class _Without:
@@ -254,6 +264,21 @@ def _like(loader: DataLoader[Any], batch_sampler: Any) -> DataLoader[Any]:
     return DataLoader(batch_sampler=batch_sampler, **{name: getattr(loader, name) for name in names})
 
 
+def _start_workers(source: Any) -> None:
+    """Start workers that stay, so that their seed is drawn before the first pass and in none."""
+    if isinstance(source, DataLoader) and source.persistent_workers and getattr(source, "_iterator", None) is None:
+        iter(source)
+
+
+def _generators(value: Any, depth: int = 4) -> list[torch.Generator]:
+    """The random sources that belong to a loader, its samplers and its dataset."""
+    if isinstance(value, torch.Generator):
+        return [value]
+    parts = [getattr(value, name, None) for name in ("generator", "sampler", "batch_sampler", "dataset")]
+    found = [each for part in parts if part is not None and depth for each in _generators(part, depth - 1)]
+    return list({id(each): each for each in found}.values())
+
+
 def _length(source: Any) -> int | None:
     try:
         return len(source) or None
@@ -262,11 +287,11 @@ def _length(source: Any) -> int | None:
 
 
 def _chosen(batch: Batch, fraction: float) -> list[bool]:
-    """Which rows a checksum of their features chooses."""
+    """Which rows a checksum of their features chooses; zeros at the end may be padding, which differs from pass to pass."""
     sums = [0] * num_rows(batch)
     for t in tensors(batch).values():
         for row, content in enumerate(_bytes(t)):
-            sums[row] = zlib.crc32(content, sums[row])
+            sums[row] = zlib.crc32(content.tobytes().rstrip(b"\0"), sums[row])
     return [each < fraction * 2**32 for each in sums]
 
 

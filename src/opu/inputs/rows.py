@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -70,8 +71,11 @@ class InDataset(Source):
 
     def take(self, rows: Tensor) -> Batch:
         """These rows, as one batch."""
-        items = [as_batch(self.dataset[self.rows[i]]) for i in rows.tolist()]
-        batch = self.features(stacked(items))
+        numbers = [self.rows[i] for i in rows.tolist()]
+        if isinstance(self.dataset, np.memmap):
+            batch = as_batch(self.dataset[numbers])
+        else:
+            batch = self.features(stacked([as_batch(self.dataset[number]) for number in numbers]))
         for convert in self.converts:
             batch = convert(batch)
         return batch

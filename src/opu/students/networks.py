@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from opu.batches import Path
 from opu.students.links import Link
 from opu.students.start import copied
 from opu.students.student import Student
@@ -87,8 +88,8 @@ def from_backbone(
     trunk = copied(trunk)
     if shared_trunk:
         return Student(mean_head, precision_head, trunk=trunk, link=link, architecture=architecture)
-    mean_net = nn.Sequential(trunk, nn.Flatten(), mean_head)
-    precision_net = nn.Sequential(copied(trunk), nn.Flatten(), precision_head)
+    mean_net = Path(trunk, nn.Flatten(), mean_head)
+    precision_net = Path(copied(trunk), nn.Flatten(), precision_head)
     return Student(mean_net, precision_net, link=link, architecture=architecture)
 
 

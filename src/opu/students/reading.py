@@ -12,6 +12,9 @@ from opu.inputs import Features, as_source
 from opu.inputs.random_state import random_state, restore_random_state
 
 Convert = Callable[[Batch], Batch]
+_SINGLE = (
+    "inputs must be a batch; got shape {shape}, which is that of a single example. Give it a leading axis: x[None]."
+)
 
 
 def batches_for(student: Any, inputs: Any, batch_size: int = 1024, *, finite: bool = True) -> Iterator[Batch]:
@@ -37,9 +40,7 @@ def refuse_single(student: Any, inputs: Any) -> None:
     """Refuse a single example where a batch belongs, if the student knows what an example looks like."""
     known = student.input_shape()
     if known is not None and hasattr(inputs, "shape") and tuple(inputs.shape) == known:
-        raise ValueError(
-            f"inputs must be a batch; got shape {known}, which is that of a single example. Give it a leading axis: x[None]."
-        )
+        raise ValueError(_SINGLE.format(shape=known))
 
 
 def conversion(student: nn.Module, example: Batch) -> Convert:
@@ -91,7 +92,7 @@ def trial(student: nn.Module) -> Iterator[None]:
         restore_random_state(state)
 
 
-def explained(student: nn.Module, x: Any, error: Exception) -> Exception:
+def explained(student: Any, x: Any, error: Exception) -> Exception:
     """The reason why a student could not read what it was called with, in one sentence."""
     if isinstance(error, torch.OutOfMemoryError):
         return error
@@ -101,6 +102,8 @@ def explained(student: nn.Module, x: Any, error: Exception) -> Exception:
             f"a student is called with tensors, student(x); got {type(x).__name__}. For arrays, data frames and lists use "
             "student.predict(x)."
         )
+    if isinstance(x, Tensor) and (x.ndim < 2 or tuple(x.shape) == student.input_shape()):
+        return ValueError(_SINGLE.format(shape=tuple(x.shape)))
     weight = next((w for w in student.parameters() if w.is_floating_point()), None)
     if weight is None or torch.is_autocast_enabled(weight.device.type):
         return cannot_read("the student", x, error)

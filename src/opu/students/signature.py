@@ -34,7 +34,7 @@ def made_up(signature: Mapping[str, Any], num_rows: int = 2, floats: torch.dtype
         return {name: each(torch.ones_like, part) if "mask" in name else part for name, part in made.items()}
     if "tuple" in signature:
         return tuple(made_up(part, num_rows, floats) for part in signature["tuple"].values())
-    dtype = getattr(torch, str(signature["type"]))
+    dtype = getattr(torch, str(signature["type"]), None)
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"{signature['type']!r} is no type of numbers")
     dtype = floats if floats is not None and dtype.is_floating_point else dtype

@@ -1,6 +1,8 @@
 """Weights to start from: those of a teacher's network."""
 
 import copy
+import dis
+import inspect
 import zlib
 from typing import Any, TypeVar
 
@@ -30,17 +32,28 @@ def _networks(value: Any, depth: int = 3) -> list[nn.Module]:
     """The networks that a teacher holds: as attributes, in lists and dicts, or around a function."""
     if isinstance(value, nn.Module):
         return [value]
-    if depth == 0:
+    if depth == 0 or inspect.ismodule(value) or inspect.isclass(value):
         return []
     if isinstance(value, list | tuple):
         inner = list(value)
     elif isinstance(value, dict):
         inner = list(value.values())
     else:
-        cells = [cell.cell_contents for cell in getattr(value, "__closure__", None) or () if _is_full(cell)]
-        bound = [getattr(value, name, None) for name in ("__self__", "func", "args", "keywords")]
-        inner = [*cells, *bound, *getattr(value, "__dict__", {}).values()]
+        closure = getattr(value, "__closure__", None)
+        cells = [cell.cell_contents for cell in closure if _is_full(cell)] if isinstance(closure, tuple) else []
+        names = ("__self__", "func", "args", "keywords", "__defaults__", "__kwdefaults__")
+        bound = [getattr(value, name, None) for name in names]
+        inner = [*cells, *bound, *_globals(value), *getattr(value, "__dict__", {}).values()]
     return [net for each in inner for net in _networks(each, depth - 1)]
+
+
+def _globals(value: Any) -> list[Any]:
+    """What a function reads from its module; other functions there may be about other networks."""
+    if not inspect.isfunction(value):
+        return []
+    names = {each.argval for each in dis.get_instructions(value) if each.opname == "LOAD_GLOBAL"}
+    found = [value.__globals__[name] for name in names if name in value.__globals__]
+    return [each for each in found if not inspect.isroutine(each)]
 
 
 def _is_full(cell: Any) -> bool:

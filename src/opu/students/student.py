@@ -13,6 +13,7 @@ from opu.choices import Updates
 from opu.distributions.dirichlet import Dirichlet
 from opu.distributions.pointwise import maximum_likelihood
 from opu.inputs import Features, InDataset, InMemory, as_source
+from opu.inputs.source import NONE
 from opu.students.base import BaseStudent
 from opu.students.links import BoundedLink, Link, parse_link
 from opu.students.links import bounds_for as link_bounds
@@ -202,6 +203,8 @@ class Student(BaseStudent):
             parts = [source.take(torch.arange(0, len(source), max(1, len(source) // most))[:most])]
         else:
             parts = list(first_rows(source.batches(), most))
+        if not parts:
+            raise ValueError(NONE)
         convert = conversion(self, take(parts[0], slice(0, 2)))
         return [fit_to(convert(part), self) for part in parts]
 

@@ -26,8 +26,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 DOCUMENTS = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
 # What the code of a page should have left behind.
 CHECKS = {
-    "README.md": "p = student.novelty.p_value(q); assert p[1] < 0.02 < p[0] and q.mean[0].argmax() == 2, (p, q.mean)\n"
-    "assert (low <= q.mean).all() and (q.mean <= high).all()",
+    "README.md": "v = p.novelty_p_value; assert v[1] < 0.02 < v[0] and p.predicted[0] == 2, (v, p.probabilities)\n"
+    "assert (low <= p.probabilities).all() and (p.probabilities <= high).all()",
     "index.md": "assert done.best_epoch >= 1 and particles.exp().sum(-1).allclose(torch.ones(500, 5))",
     "own-teacher-and-student.md": "assert prediction.fraction <= 0.2 and isinstance(smaller, opu.students.Student)",
     "scores.md": "assert opu.measures.mutual_information(q)[0] < 0.005 and (high - low)[1, 0] > 0.95",

@@ -1,6 +1,7 @@
 """``opu fidelity``: on a run folder, on a student with arrays in files, and on mistakes."""
 
 import json
+import shutil
 import sys
 
 import numpy as np
@@ -88,7 +89,10 @@ def test_a_student_of_ones_own_needs_inputs_and_particles(folder, teacher, tmp_p
     assert found["calibration"]["student"]["accuracy"] >= 0
 
     capsys.readouterr()
-    assert run(monkeypatch, folder / "student") == 2
+    assert run(monkeypatch, folder / "student") == 0  # which finds the particles of the run around it
+    alone = shutil.copytree(folder / "student", tmp_path / "alone")
+    capsys.readouterr()
+    assert run(monkeypatch, alone) == 2
     assert "holds no evaluation.safetensors" in " ".join(capsys.readouterr().err.split())
     assert run(monkeypatch, folder, "--labels", tmp_path / "y.npy") == 2
     assert "go with --inputs and --particles" in " ".join(capsys.readouterr().err.split())

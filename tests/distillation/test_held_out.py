@@ -56,7 +56,7 @@ WRONG = {
     "another width": (X[:, :2], r"held_out must have rows like the inputs, of shape \(4,\); got \(2,\)"),
     "none": (X[:0], "at least one row"),
     "an empty loader": (DataLoader(TensorDataset(X[:0]), 2), "held_out inputs must have at least one row; got none"),
-    "text": ("validation.csv", r"got str\. Read the file first"),
+    "text": ("validation.csv", r"not the path of a file. Read it first"),
 }
 
 
@@ -69,7 +69,7 @@ def test_what_cannot_be_held_out_is_refused(held_out, sentence):
 TEACHERS = {
     "an array": (
         lambda p: p.numpy(),
-        r"got ndarray\. For a callable that returns arrays use opu\.teachers\.Function\(f\)",
+        r"got ndarray\. Wrap a callable that returns arrays: opu\.teachers\.Function\(f",
     ),
     "probabilities": (torch.exp, r'got plain probabilities.*opu\.teachers\.Function\(f, outputs="probabilities"\)'),
     "logits": (lambda p: p + 3, r'If these are logits.*outputs="logits"'),
@@ -130,7 +130,9 @@ def test_the_critic_of_emd_needs_inputs_of_one_size():
     q = opu.Dirichlet.from_logits(torch.zeros(2, 3), torch.zeros(2))
     particles = torch.randn(4, 2, 3).log_softmax(-1)
     assert emd({"a": torch.zeros(2, 3), "b": torch.zeros(2, dtype=torch.int64)}, particles, q).shape == (2,)
-    with pytest.raises(ValueError, match="the critic of emd reads inputs of one size; it began with 4 features"):
+    with pytest.raises(
+        ValueError, match="the critic of emd reads inputs of one size; it has seen 4 numbers per input, and now got"
+    ):
         emd(torch.zeros(2, 5), particles, q)
 
 

@@ -195,7 +195,7 @@ WRONG = {
     "number as tensor": (torch.tensor(1.0), "must be a batch"),
     "number": (5, "got int"),
     "nothing": (None, "got NoneType"),
-    "path": ("data.csv", "got str. Read the file first"),
+    "path": ("data.csv", "not the path of a file. Read it first"),
     "two widths": ([X, X[:, :2]], "a list of inputs must hold batches, or feature vectors, of one shape"),
     "different keys": ([{"a": X}, {"b": X}], "a list of inputs must hold"),
     "numbers": ([1.0, 2.0], "a list of inputs must hold"),

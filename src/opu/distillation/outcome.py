@@ -28,7 +28,7 @@ def leave_student(run: Path, student: BaseStudent) -> None:
     save = getattr(student, "save", None)
     try:
         if save is None:
-            raise ValueError("a module of your own class cannot be built again")
+            raise ValueError("a module of your own class cannot be built again.")
         save(run / "student")
     except ValueError as error:
         warnings.warn(

@@ -250,7 +250,7 @@ class _Without:
     def __iter__(self) -> Iterator[list[int]]:
         for batch in self.batch_sampler:
             kept = [item for item in batch if item not in self.left_out]
-            if kept:
+            if len(kept) > 1 or (kept and len(batch) == 1):  # batch norm cannot learn from a single row
                 yield kept
 
     def __len__(self) -> int:

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 
 from opu.prediction import Prediction
 from reproduction.paper.histograms import NUM_BINS, count_scores
@@ -12,7 +11,7 @@ from reproduction.rendering.score_histograms import draw_histograms
 def predicted(scores):
     values = np.asarray(scores, dtype=float)
     each = {"negative_log_precision": -values, "novelty": values}
-    return Prediction(torch.full((len(values), 2), 0.5), each)
+    return Prediction(np.full((len(values), 2), 0.5), each)
 
 
 def test_every_input_is_counted_once_and_ends_hold_what_lies_beyond():

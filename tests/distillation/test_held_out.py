@@ -56,7 +56,7 @@ WRONG = {
     "another width": (X[:, :2], r"held_out must have rows like the inputs, of shape \(4,\); got \(2,\)"),
     "none": (X[:0], "at least one row"),
     "an empty loader": (DataLoader(TensorDataset(X[:0]), 2), "held_out inputs must have at least one row; got none"),
-    "text": ("validation.csv", r"not the path of a file. Read it first"),
+    "text": ("validation.csv", r"held_out must be a fraction of the inputs, such as 0.1, or inputs; got"),
 }
 
 

@@ -22,7 +22,7 @@ def as_batch(values: Any, what: str = "inputs") -> Batch:
         what: Name of the values in an error.
     """
     if isinstance(values, Tensor):
-        return values
+        return values.detach() if values.requires_grad else values
     if isinstance(values, np.ndarray | np.generic | bool | int | float):
         return _as_tensor(np.asanyarray(values), what)  # any: a mapped file stays one
     if hasattr(values, "to_numpy") and hasattr(values, "columns"):
@@ -56,6 +56,8 @@ def _is_text(value: Any) -> bool:
 
 
 def _as_tensor(array: NDArray[Any], what: str) -> Tensor:
+    if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
+        raise ValueError(f"{what} must have no masked values; got an array with some. Fill them, or drop their rows.")
     if array.dtype.kind not in "biuf":
         hint = " Encode texts as numbers first." if array.dtype.kind in "OUS" else ""
         raise ValueError(f"{what} must hold numbers; got an array of type {array.dtype}.{hint}")

@@ -36,7 +36,7 @@ def calibrate_on(student: nn.Module, batches: list[Batch], blend: Blend | None =
     student.eval()
     ours = as_student(student)
     novelty = Novelty.fit(predict_all(student, batches), blend or default_blend(batches[0]))
-    ours.saw(take(batches[0], slice(0, 1)))
+    ours.saw(take(batches[0], slice(0, 1)), ours.columns())
     ours.set_novelty(novelty)
     return novelty
 

@@ -104,6 +104,8 @@ def distill(
             advance(loss)
     result = run.finish()
     result.warnings += _calibrate(ready, split.held_out)
+    result.mutual_information = split.judge.mutual_information(ready.student)
+    result.calibrated = sum(num_rows(part) for part in split.held_out) >= FEWEST_INPUTS
     if folder.path is not None:
         leave_student(folder.path, ready.student)
         leave_evaluation(folder.path, ready.teacher, split.held_out, split.seen, ready.recipe.num_particles)

@@ -43,9 +43,12 @@ def leave_evaluation(
     run: Path, teacher: Teacher, held_out: list[Batch], seen: Batch | None, num_particles: int
 ) -> None:
     """Write particles of some held-out inputs for a later report; random numbers go on as if nothing had been drawn."""
-    alike = [part for part in held_out if shapes(part) == shapes(held_out[0])]
-    if not alike:
+    if not held_out:
         return
+    groups: dict[Any, list[Batch]] = {}
+    for part in held_out:
+        groups.setdefault(shapes(part), []).append(part)
+    alike = max(groups.values(), key=lambda parts: sum(map(num_rows, parts)))  # sequences have several lengths
     inputs = cat(list(first_rows(alike, _affordable(alike[0]))))
     seen = None if seen is None else take(seen, slice(0, min(MAX_SEEN, _affordable(seen))))
     state = random_state()

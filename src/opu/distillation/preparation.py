@@ -1,5 +1,6 @@
 """From what a user gives to what the loop needs: checked first, without a trace, and split afterwards."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ import torch
 from torch import nn
 
 from opu.augment import Transform
-from opu.batches import Batch, cat, num_rows, shapes, take, tensors, to_device
+from opu.batches import Batch, cat, describe, each, num_rows, shapes, take, tensors, to_device
 from opu.checks import check_particles, check_randomness, first_line
 from opu.devices import device_of
 from opu.distillation.recipe import Plan, Recipe
@@ -19,7 +20,7 @@ from opu.inputs import Features, Feed, InMemory, Source, as_source
 from opu.inputs.random_state import random_state
 from opu.objectives import BaseObjective
 from opu.students import BaseStudent, as_student
-from opu.students.reading import conversion, trial
+from opu.students.reading import conversion, explained, trial
 from opu.students.start import shares_parameters
 from opu.teachers import BaseTeacher, ParticleBank, Teacher, as_teacher
 
@@ -45,7 +46,13 @@ class Prepared:
         kept = [to_device(part, device_of(self.student)) for part in kept]
         example = kept[0] if kept else source.example()
         transform = recipe.make_transform(teacher, take(example, slice(0, 1)))
-        augment = _augmenter(transform, recipe.augmented_fraction)
+        if transform is not None and isinstance(recipe.augment, str) and self._batch_size(source) == 1:
+            warnings.warn(
+                "batches of one row cannot be augmented, since the default augmentation compares the rows of a batch; use "
+                "larger batches, or augment=None.",
+                stacklevel=3,
+            )
+        augment = _augmenter(transform, recipe.augmented_fraction, shuffled=source.shuffled)
         judge = HeldOut(teacher, kept, augment, recipe.num_particles)
         if recipe.bank is not None:
             teacher, source = _banked(teacher, source, transform, recipe.bank)
@@ -54,6 +61,10 @@ class Prepared:
         plan = Plan.of(recipe, source.num_batches(batch_size))
         seen = source.take(torch.arange(min(200, len(source)))) if isinstance(source, InMemory) else None
         return Split(teacher, source.feed(batch_size), augment, kept, judge, plan, start, seen)
+
+    def _batch_size(self, source: Source) -> int:
+        """Rows of a step's batch; of a loader or stream, as its first batch has them."""
+        return self.recipe.batch_size if source.shuffled else num_rows(source.example(2))
 
 
 @dataclass(frozen=True)
@@ -79,6 +90,8 @@ def prepare(teacher: Teacher, student: nn.Module, inputs: Any, recipe: Recipe, h
     if recipe.cuda_graph and device.type != "cuda":
         raise ValueError(f"cuda_graph=True needs a student on a CUDA device; this one is on {device}. Leave it out.")
     held_out = held_out.item() if isinstance(held_out, np.number) else held_out
+    if held_out is None or isinstance(held_out, str):
+        raise ValueError(f"held_out must be a fraction of the inputs, such as 0.1, or inputs; got {held_out!r}.")
     if isinstance(held_out, float | int) and not 0 <= held_out < 1:
         raise ValueError(f"held_out must be a fraction of the inputs from 0 up to 1, or inputs; got {held_out}.")
     if shares_parameters(teacher, ours):
@@ -86,6 +99,7 @@ def prepare(teacher: Teacher, student: nn.Module, inputs: Any, recipe: Recipe, h
             "the student shares weights with its teacher, so distilling would change the teacher; give the student a copy of "
             "the network, copy.deepcopy(net), or make it with opu.students.from_teacher(teacher)."
         )
+    _check_weights(ours)
     ours.parameter_groups(recipe.updates)
     features = Features(ours.reads())
     source = as_source(inputs, features, batch_size=recipe.batch_size, endless=recipe.steps is not None)
@@ -97,10 +111,22 @@ def prepare(teacher: Teacher, student: nn.Module, inputs: Any, recipe: Recipe, h
     num_classes = _check_agreement(bound, ours, to_device(example, device))
     if not isinstance(held_out, float | int):
         held_out = _given(held_out, features, convert, example)
-    ours.saw(take(example, slice(0, 1)))
+    ours.saw(take(example, slice(0, 1)), [str(name) for name in inputs.columns] if hasattr(inputs, "columns") else None)
     # An optimiser keeps its state in another form on a GPU, so a run goes on where it began.
     settings = recipe.settings(num_classes) | {"link": ours.link_name(), "device": device.type}
     return Prepared(bound, ours, source, recipe, recipe.make_objective(num_classes), held_out, settings)
+
+
+def _check_weights(student: BaseStudent) -> None:
+    """Refuse a student that cannot learn."""
+    weights = list(student.parameters())
+    if not any(w.requires_grad for w in weights):
+        raise ValueError("the student has no weights that learn; give them gradients: student.requires_grad_(True).")
+    if any(w.dtype == torch.float16 for w in weights):
+        raise ValueError(
+            "a student in float16 cannot be distilled, since its steps are too small for that type; distil it in float32 or "
+            "bfloat16, and convert it afterwards: student.half()."
+        )
 
 
 def _check_source(source: Source, teacher: BaseTeacher, recipe: Recipe) -> None:
@@ -124,7 +150,10 @@ def _check_source(source: Source, teacher: BaseTeacher, recipe: Recipe) -> None:
 def _check_agreement(teacher: BaseTeacher, student: BaseStudent, x: Batch) -> int:
     """Ask both about a few rows, and return the number of classes."""
     with trial(student):
-        q = student(x)
+        try:
+            q = student(x)
+        except (RuntimeError, TypeError, AttributeError, KeyError, IndexError) as error:
+            raise explained(student, x, error) from error
         if not isinstance(q, Dirichlet):
             raise ValueError(
                 f"a student must predict a Dirichlet for each input; this one gives a {type(q).__name__}. Make one with "
@@ -160,15 +189,37 @@ def _given(held_out: Any, features: Features, convert: Callable[[Batch], Batch],
     return kept
 
 
-def _augmenter(transform: Transform | None, fraction: float) -> Callable[[Batch], Batch]:
+def _augmenter(transform: Transform | None, fraction: float, *, shuffled: bool = True) -> Callable[[Batch], Batch]:
     def augment(x: Batch) -> Batch:
-        count = round(fraction * num_rows(x))
-        if transform is None or count == 0:
+        rows = num_rows(x)
+        count = round(fraction * rows)
+        if transform is None or fraction == 0:
             return x
-        # Rows come shuffled, so the last ones are a random choice; the transformation may look at the whole batch.
-        return cat([take(x, slice(None, -count)), take(transform(x, None), slice(-count, None))])
+        if count == 0 and float(torch.rand(())) < fraction * rows:  # in a batch of one row, the row now and then
+            count = rows
+        if count == 0:
+            return x
+        if not shuffled:
+            x = take(x, torch.randperm(rows))
+        # The last rows are now a random choice; the transformation may look at the whole batch.
+        return cat([take(x, slice(0, rows - count)), take(_transformed(transform, x), slice(rows - count, None))])
 
     return augment
+
+
+def _transformed(transform: Transform, x: Batch) -> Batch:
+    """The transformation of a copy, since it may work in place."""
+    try:
+        changed = transform(each(torch.clone, x), None)
+    except TypeError as error:
+        raise ValueError(
+            f"augment is called as augment(batch, generator) and must return such a batch; it failed ({first_line(error)})."
+        ) from error
+    if not tensors(changed) or shapes(changed) != shapes(x) or num_rows(changed) != num_rows(x):
+        raise ValueError(
+            f"augment must return a batch like the one that it is given, of {describe(x)}; got {describe(changed)}."
+        )
+    return changed
 
 
 @torch.no_grad()

@@ -22,6 +22,9 @@ class Distillation:
         warnings: What went wrong and what to do, one sentence each.
         held_out_medians: The median over the same inputs. One augmented input may make the mean rise while all others gain.
         steps_per_epoch: Number of steps between two looks at the held-out inputs; the last epoch may be shorter.
+        mutual_information: Mean mutual information of the student and of the teacher on held-out inputs, half of which are
+            augmented; far apart, they say that the student's epistemic uncertainty is not the teacher's.
+        calibrated: Whether novelty was calibrated, which takes ten held-out inputs.
     """
 
     losses: list[float] = field(default_factory=list)
@@ -30,6 +33,8 @@ class Distillation:
     warnings: list[str] = field(default_factory=list)
     held_out_medians: list[float] = field(default_factory=list)
     steps_per_epoch: int = 0
+    mutual_information: tuple[float, float] | None = None
+    calibrated: bool = True
 
     @property
     def epochs(self) -> int:
@@ -57,9 +62,19 @@ class Distillation:
             lines.append(f"  held out  {', '.join(parts)} (epoch 1 -> kept)")
         else:
             lines.append("  held out  no inputs")
-        lines.append(f"  kept      epoch {best} of {epochs}{', the last' if best == epochs else ''}")
+        lines.append(f"  kept      epoch {best} of {epochs}{', the last' if best == epochs else ''}{self._compared()}")
         lines.append(f"  warnings  {' '.join(self.warnings) or 'none'}")
         return "\n".join(lines)
+
+    def _compared(self) -> str:
+        """What the kept student is like beside its teacher."""
+        parts = []
+        if self.mutual_information is not None:
+            ours, theirs = self.mutual_information
+            parts.append(f"mutual information {ours:.2g}, teacher {theirs:.2g}")
+        if not self.calibrated:
+            parts.append("novelty not calibrated (it takes 10 held-out inputs)")
+        return "".join(f"; {part}" for part in parts)
 
     @property
     def _was_judged(self) -> bool:

@@ -15,6 +15,7 @@ from opu.distillation.recipe import Plan
 from opu.distillation.result import Distillation
 from opu.distillation.selection import Selection
 from opu.inputs.random_state import random_state, restore_random_state
+from opu.measures import mutual_information
 from opu.objectives import BaseObjective
 from opu.students import BaseStudent
 from opu.teachers import Teacher
@@ -44,6 +45,15 @@ class HeldOut:
         student.eval()
         values = [objective(x, particles, student(x)).double().cpu() for x, particles in self.batches]
         return torch.cat(values) if values else torch.empty(0, dtype=torch.float64)
+
+    @torch.no_grad()
+    def mutual_information(self, student: nn.Module) -> tuple[float, float] | None:
+        """The mean mutual information of the student and of the teacher on these inputs; None if there are none."""
+        pairs = [(mutual_information(student(x)), mutual_information(particles)) for x, particles in self.batches]
+        if not pairs:
+            return None
+        ours, theirs = (float(torch.cat(values).double().mean()) for values in zip(*pairs, strict=True))
+        return ours, theirs
 
 
 class Run:

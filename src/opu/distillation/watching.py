@@ -1,5 +1,6 @@
 """What happens after each epoch: functions, TensorBoard and Weights & Biases are told how the run goes."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -37,6 +38,8 @@ def as_watchers(on_epoch: Any) -> list[Watcher]:
         return []
     if isinstance(on_epoch, list | tuple):
         return [watcher for each in on_epoch for watcher in as_watchers(each)]
+    if isinstance(on_epoch, logging.Logger):
+        return [lambda epoch: on_epoch.info("%s", epoch)]
     if hasattr(on_epoch, "add_scalar"):
         return [lambda epoch: _add_scalars(on_epoch, epoch)]
     if callable(getattr(on_epoch, "log", None)) and not isinstance(on_epoch, type):

@@ -40,9 +40,9 @@ class Features:
         for key, value in batch.items():
             if key in LABELS and key not in required:
                 continue
-            if key in known or (open_ended and not _is_one_per_row(value)):
+            if key in known or (open_ended and not _is_label(value)):
                 kept[key] = value
-            elif not _is_one_per_row(value):
+            elif not _is_label(value):
                 raise ValueError(
                     f"the network takes {', '.join(sorted(known))}, but the inputs hold {key!r} ({describe(value)}) as well; "
                     "remove it, or let forward() take it."
@@ -68,10 +68,13 @@ class Features:
             required, most = self._room(parts)
         kept = [*parts[:required]]
         for part in parts[required:]:
+            if _is_label(part) or _looks_like_targets(part) or len(kept) == most:
+                break
             if _is_one_per_row(part):
-                break
-            if len(kept) == most:
-                break
+                raise ValueError(
+                    f"part {len(kept)} of each item holds one number per row, and the network could take it; is it an input "
+                    "or a target? Give inputs by name, as a dict, or leave targets out."
+                )
             kept.append(part)
         self._refuse_other_inputs(parts, len(kept))
         if len(kept) > 1:
@@ -91,7 +94,9 @@ class Features:
 
     def _refuse_other_inputs(self, parts: tuple[Any, ...] | list[Any], count: int) -> None:
         for part in parts[count:]:
-            if isinstance(part, Tensor) and not _is_one_per_row(part) and not _looks_like_targets(part):
+            if _is_label(part) or _looks_like_targets(part):
+                return  # what comes after a label, such as weights of rows, is no input either
+            if isinstance(part, Tensor):
                 takes = "one input" if count == 1 else f"{count} inputs"
                 raise ValueError(
                     f"the network takes {takes}, but each item has {len(parts)} parts, and one of the others does not look "
@@ -106,9 +111,15 @@ def _is_one_per_row(value: Any) -> bool:
     return all(t.ndim <= 1 or t[0].numel() == 1 for t in found if t.ndim == 0 or len(t))
 
 
-def _looks_like_targets(part: Tensor) -> bool:
+def _is_label(value: Any) -> bool:
+    """Whether this holds a whole number for each row, or no numbers at all, such as texts."""
+    whole = all(not t.is_floating_point() or bool((t == t.round()).all()) for t in tensors(value).values())
+    return whole and _is_one_per_row(value)
+
+
+def _looks_like_targets(part: Any) -> bool:
     """Whether rows are class probabilities, one-hot or soft: they lie on the simplex."""
-    if part.ndim != 2 or part.shape[1] < 2:
+    if not isinstance(part, Tensor) or part.ndim != 2 or part.shape[1] < 2:
         return False
     rows = part.double()
     return bool((rows >= 0).all()) and bool(((rows.sum(1) - 1).abs() < 1e-3).all())

@@ -2,20 +2,19 @@
 
 import itertools
 import warnings
-import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader, SequentialSampler
 
 from opu.batches import Batch, cat_alike, check_batch, num_rows, take, tensors
+from opu.inputs.checksums import chosen
 from opu.inputs.features import Features
 from opu.inputs.random_state import random_state, restore_random_state
 from opu.inputs.source import MOST_HELD_OUT, NONE, Convert, Feed, Source
 
-_MANY = 10_000
+_MANY, _ENOUGH = 10_000, 1_000
 _MOST_BYTES = 2**26  # of held-out inputs, so that memory stays flat
 
 
@@ -33,6 +32,7 @@ class Stream(Source):
     """
 
     in_order = False
+    shuffled = False
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Stream(Source):
     def batches(self, size: int = 1024) -> Iterator[Batch]:
         for number, item in self._items():
             batch = self._read(item, number)
-            keep = None if not self.held_out else ~torch.tensor(_chosen(batch, self.held_out))
+            keep = None if not self.held_out else ~torch.tensor(chosen(batch, self.held_out))
             if keep is not None and not bool(keep.all()):
                 batch = take(batch, keep)
             if num_rows(batch):
@@ -72,7 +72,7 @@ class Stream(Source):
         """Read a pass to find held-out inputs, and to count batches; no further than needed."""
         if not fraction and (num_steps is not None or self.length is not None):
             return self, []
-        counted, kept, needed = 0, [], Budget()
+        counted, rows, found, kept, needed = 0, 0, 0, [], Budget()
         for batch in self.batches():
             counted += 1
             if counted == _MANY and self.length is None and num_steps is None:
@@ -82,12 +82,20 @@ class Stream(Source):
                     stacklevel=5,
                 )
             if fraction and not needed.spent:
-                kept += needed.part(take(batch, torch.tensor(_chosen(batch, fraction))))
+                which = torch.tensor(chosen(batch, fraction))
+                rows, found = rows + len(which), found + int(which.sum())
+                kept += needed.part(take(batch, which))
             known = self.length is not None or num_steps is not None
             if known and (not fraction or needed.spent or counted == num_steps):
                 break
         if not counted:
             raise ValueError(NONE)
+        if rows >= _ENOUGH and not fraction / 2 < found / rows < 2 * fraction:
+            warnings.warn(
+                f"{found / rows:.0%} of the inputs are held out in place of {fraction:.0%}: many are the same, and equal "
+                "inputs are held out together. Give held_out= inputs of their own.",
+                stacklevel=5,
+            )
         length = self.length if self.length is not None or num_steps is not None else counted
         return self._with(held_out=fraction, length=length), cat_alike(kept)
 
@@ -275,6 +283,7 @@ def _generators(value: Any, depth: int = 4) -> list[torch.Generator]:
     if isinstance(value, torch.Generator):
         return [value]
     parts = [getattr(value, name, None) for name in ("generator", "sampler", "batch_sampler", "dataset")]
+    parts += [own for own in getattr(value, "__dict__", {}).values() if isinstance(own, torch.Generator)]
     found = [each for part in parts if part is not None and depth for each in _generators(part, depth - 1)]
     return list({id(each): each for each in found}.values())
 
@@ -284,16 +293,3 @@ def _length(source: Any) -> int | None:
         return len(source) or None
     except (TypeError, NotImplementedError):
         return None
-
-
-def _chosen(batch: Batch, fraction: float) -> list[bool]:
-    """Which rows a checksum of their features chooses; zeros at the end may be padding, which differs from pass to pass."""
-    sums = [0] * num_rows(batch)
-    for t in tensors(batch).values():
-        for row, content in enumerate(_bytes(t)):
-            sums[row] = zlib.crc32(content.tobytes().rstrip(b"\0"), sums[row])
-    return [each < fraction * 2**32 for each in sums]
-
-
-def _bytes(t: Tensor) -> Any:
-    return t.detach().cpu().contiguous().reshape(len(t), -1).view(torch.uint8).numpy()

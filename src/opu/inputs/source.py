@@ -33,10 +33,12 @@ class Source(ABC):
     Attributes:
         in_order: Whether every pass gives the same inputs in the same order.
         can_repeat: Whether there can be a second pass.
+        shuffled: Whether the feed shuffles rows, so that their place in a batch means nothing.
     """
 
     in_order = True
     can_repeat = True
+    shuffled = True
 
     @abstractmethod
     def batches(self, size: int = 1024) -> Iterator[Batch]:

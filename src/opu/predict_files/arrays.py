@@ -12,6 +12,7 @@ from opu.batches import Batch, as_batch
 from opu.predict_files.source import Part, Source, shape_of
 from opu.students import Student
 from opu.students.reading import refuse_single
+from opu.students.signature import shapes_by_name
 from opu.teachers.array_files import array_names, open_array
 
 _NUM_LOOKED_AT = 256
@@ -100,7 +101,7 @@ def open_arrays(path: Path, student: Student) -> tuple[Arrays, list[str]]:
         array, others = _single(path)
         refuse_single(student, array)
         return Arrays(path, {"": array}, {"": shape_of(student)}, kind), others
-    wanted = {name: tuple(part["shape"]) for name, part in known[kind].items()}
+    wanted = shapes_by_name(known)
     if path.suffix.lower() != ".npz":
         raise ValueError(
             f"this student takes several inputs, {', '.join(wanted)}; {path.name} holds one array. Save them with "

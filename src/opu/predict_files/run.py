@@ -104,7 +104,7 @@ def _predictions(
 
 def _conversion(student: Student, source: Source, batch: Batch) -> Convert:
     try:
-        return conversion(student, take(batch, slice(0, 2)))
+        return conversion(student, take(batch, slice(0, 2)), finite=False)
     except ValueError as error:
         raise ValueError(f"{source.misfit()}, which it cannot read; prepare the inputs as for training.") from error
 

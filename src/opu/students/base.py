@@ -23,6 +23,8 @@ class BaseStudent(nn.Module):
         super().__init__()
         self.novelty = None
         self.kept_layers: list[str] = []
+        # Which conversion suits inputs of a kind, by names, types and axes (opu.students.reading.conversion).
+        self.known_conversions: dict[Any, int] = {}
 
     def parameter_groups(self, updates: Updates) -> list[list[nn.Parameter]]:
         """The parameters that are updated together: one group, or the mean's and the precision's in turn."""
@@ -45,8 +47,8 @@ class BaseStudent(nn.Module):
         """Keep a calibrated novelty score, or forget the one that no longer fits the weights."""
         self.novelty = novelty
 
-    def saw(self, x: Batch) -> None:
-        """Take note of what inputs look like."""
+    def saw(self, x: Batch, columns: list[str] | None = None) -> None:
+        """Take note of what inputs look like, and of the names of a data frame's columns."""
 
     def reads(self) -> nn.Module:
         """The network whose ``forward`` meets the inputs."""
@@ -54,6 +56,10 @@ class BaseStudent(nn.Module):
 
     def input_shape(self) -> tuple[int, ...] | None:
         """Shape of a single input, if it is one tensor and known."""
+        return None
+
+    def columns(self) -> list[str] | None:
+        """Names of the columns of the data frame that the student was distilled on, if it was one."""
         return None
 
     def predict(self, inputs: Any, *, batch_size: int = 1024) -> Prediction:
@@ -118,5 +124,9 @@ class _Module(BaseStudent):
 
 
 def as_student(module: nn.Module) -> BaseStudent:
-    """The student itself, or any other module with the defaults of :class:`BaseStudent`."""
+    """The student itself, also inside a wrapper of torch, or any other module with the defaults of :class:`BaseStudent`."""
+    inner: Any = getattr(module, "_orig_mod", module)  # torch.compile wraps a module
+    inner = inner.module if isinstance(inner, nn.DataParallel) else inner
+    if isinstance(inner, BaseStudent):
+        return inner
     return module if isinstance(module, BaseStudent) else _Module(module)

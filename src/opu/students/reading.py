@@ -29,11 +29,25 @@ def batches_for(student: Any, inputs: Any, batch_size: int = 1024, *, finite: bo
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1; got {batch_size}.")
     refuse_single(student, inputs)
+    inputs = in_known_order(student, inputs)
     features, convert = Features(student.reads()), None
     source = as_source(inputs, features, batch_size=batch_size, endless=True, finite=finite)
     for batch in source.batches(batch_size):
-        convert = convert or conversion(student, take(batch, slice(0, 2)))
+        convert = convert or conversion(student, take(batch, slice(0, 2)), finite=finite)
         yield fit_to(convert(batch), student)
+
+
+def in_known_order(student: Any, inputs: Any) -> Any:
+    """A data frame with its columns in the order that the student was distilled on; all others as they are."""
+    known, columns = student.columns(), getattr(inputs, "columns", None)
+    if known is None or columns is None or list(map(str, columns)) == known:
+        return inputs
+    if sorted(map(str, columns)) != sorted(known):
+        missing = [name for name in known if name not in set(map(str, columns))]
+        what = f"{', '.join(missing)} is missing" if missing else "there are others"
+        raise ValueError(f"the student was distilled on a data frame with the columns {', '.join(known)}; {what}.")
+    by_name = {str(name): name for name in columns}
+    return inputs[[by_name[name] for name in known]]
 
 
 def refuse_single(student: Any, inputs: Any) -> None:
@@ -43,7 +57,7 @@ def refuse_single(student: Any, inputs: Any) -> None:
         raise ValueError(_SINGLE.format(shape=known))
 
 
-def conversion(student: nn.Module, example: Batch) -> Convert:
+def conversion(student: nn.Module, example: Batch, *, finite: bool = True) -> Convert:
     """How inputs become what the student can read: numbers of its own type.
 
     Integers stay integers if the student can read them, as tokens; otherwise they become floating-point numbers.
@@ -51,7 +65,9 @@ def conversion(student: nn.Module, example: Batch) -> Convert:
     Args:
         student: Is called with the example, without a trace.
         example: A few inputs.
+        finite: Whether numbers that are too large for the student's type are refused.
     """
+    checked = _checked if finite else lambda convert: convert
     weight = next((w for w in student.parameters() if w.is_floating_point()), torch.empty(0))
 
     def convert(kinds: tuple[torch.dtype, ...] | None) -> Convert:
@@ -61,14 +77,19 @@ def conversion(student: nn.Module, example: Batch) -> Convert:
         return lambda batch: each(one, batch)
 
     attempts = [convert(())]
-    if not all(t.is_floating_point() for t in tensors(example).values()):
+    if not _is_floating(example):
         attempts += [convert((torch.uint8,)), convert(None)]
+    known: dict[Any, int] = getattr(student, "known_conversions", {})
+    kind = tuple((name, t.dtype, t.ndim) for name, t in tensors(example).items())
+    if kind in known:  # the trial would take longer than a prediction
+        return checked(attempts[known[kind]])
     reasons: list[Exception] = []
-    for attempt in attempts:
+    for number, attempt in enumerate(attempts):
         try:
             with trial(student):
                 student(to_device(attempt(example), weight.device))
-            return attempt
+            known[kind] = number
+            return checked(attempt)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, TypeError, AttributeError, KeyError, IndexError, ValueError) as error:
@@ -76,6 +97,29 @@ def conversion(student: nn.Module, example: Batch) -> Convert:
     if isinstance(reasons[0], ValueError):
         raise reasons[0]
     raise cannot_read("the student", example, reasons[0]) from reasons[0]
+
+
+def _is_floating(batch: Batch) -> bool:
+    return all(t.is_floating_point() for t in tensors(batch).values())
+
+
+def _checked(convert: Convert) -> Convert:
+    """The conversion, which refuses numbers that are too large for the student's type."""
+
+    def refusing(batch: Batch) -> Batch:
+        changed = convert(batch)
+        before, after = tensors(batch), tensors(changed)
+        for name, t in after.items():
+            if t.dtype == before[name].dtype or bool(t.isfinite().all()):
+                continue
+            if bool(before[name].isfinite().all()):
+                raise ValueError(
+                    f"inputs must be finite in {str(t.dtype).removeprefix('torch.')}, the student's type of numbers; got "
+                    "values that are too large for it. Scale them, or use student.double()."
+                )
+        return changed
+
+    return refusing
 
 
 @contextmanager

@@ -21,6 +21,21 @@ def described(x: Batch) -> dict[str, Any]:
     return {kind: {name: described(part) for name, part in parts_of(x).items() if tensors(part)}}
 
 
+def shapes_by_name(signature: Mapping[str, Any], name: str = "") -> dict[str, tuple[int, ...]]:
+    """The shape of every tensor of an input, by its name; dots stand between levels.
+
+    Args:
+        signature: What :func:`described` returned.
+        name: Name of what is described.
+    """
+    if "shape" in signature:
+        return {name: tuple(signature["shape"])}
+    parts = signature.get("dict", signature.get("tuple", {})).items()
+    return {
+        each: shape for key, part in parts for each, shape in shapes_by_name(part, f"{name}.{key}".strip(".")).items()
+    }
+
+
 def made_up(signature: Mapping[str, Any], num_rows: int = 2, floats: torch.dtype | None = None) -> Batch:
     """Inputs of this description: zeros, and ones in masks.
 

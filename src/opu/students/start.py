@@ -24,8 +24,13 @@ def network_of(teacher: Any) -> nn.Module | None:
 
 def shares_parameters(teacher: Any, student: nn.Module) -> bool:
     """Whether a teacher computes with a weight of the student, so that training one would change the other."""
-    theirs = {w.data_ptr() for net in _networks(teacher) for w in net.parameters() if w.numel()}
-    return any(w.data_ptr() in theirs for w in student.parameters() if w.numel() and not w.is_meta)
+    theirs = {_memory(w) for net in _networks(teacher) for w in net.parameters()}
+    return not theirs.isdisjoint({_memory(w) for w in student.parameters() if not w.is_meta} - {0})
+
+
+def _memory(weight: Tensor) -> int:
+    """Where the numbers lie; views of a tensor share it. 0 for a tensor without any."""
+    return weight.untyped_storage().data_ptr() if weight.numel() and not weight.is_meta else 0
 
 
 def _networks(value: Any, depth: int = 3) -> list[nn.Module]:
@@ -48,12 +53,16 @@ def _networks(value: Any, depth: int = 3) -> list[nn.Module]:
 
 
 def _globals(value: Any) -> list[Any]:
-    """What a function reads from its module; other functions there may be about other networks."""
+    """What a function reads from its module, also inside comprehensions and by way of other functions there."""
     if not inspect.isfunction(value):
         return []
-    names = {each.argval for each in dis.get_instructions(value) if each.opname == "LOAD_GLOBAL"}
-    found = [value.__globals__[name] for name in names if name in value.__globals__]
-    return [each for each in found if not inspect.isroutine(each)]
+    codes, names = [value.__code__], set()
+    for code in codes:  # which grows while it is read
+        names |= {each.argval for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+        codes += [each for each in code.co_consts if inspect.iscode(each)]
+    own = value.__module__
+    found = [value.__globals__[name] for name in sorted(names) if name in value.__globals__]
+    return [each for each in found if not inspect.isroutine(each) or getattr(each, "__module__", None) == own]
 
 
 def _is_full(cell: Any) -> bool:

@@ -134,8 +134,8 @@ def student_folder(folder: Path) -> Path:
         return folder / "student"
     if (folder / "checkpoint").is_dir():
         raise ValueError(
-            f"the run in {folder} has not ended, so there is no student/ in it yet; go on with opu.distill(..., "
-            "out=folder, resume=True)."
+            f"the run in {folder} holds no student/: it has not ended, and goes on with opu.distill(..., out=folder, "
+            "resume=True), or its student is of a class of your own, which cannot be built again."
         )
     return folder
 

@@ -75,6 +75,11 @@ class Student(BaseStudent):
         """The network whose ``forward`` meets the inputs."""
         return reads(self.mean_net if self.trunk is None else self.trunk)
 
+    def columns(self) -> list[str] | None:
+        """Names of the columns of the data frame that the student was distilled on, if it was one."""
+        known = (self.inputs or {}).get("columns")
+        return None if known is None else [str(name) for name in known]
+
     def input_shape(self) -> tuple[int, ...] | None:
         """Shape of a single input, if it is one tensor and known."""
         known = (self.inputs or {}).get("shape")
@@ -86,9 +91,11 @@ class Student(BaseStudent):
             return None
         return {**self.architecture, "link": str(self.link), **({} if self.inputs is None else {"inputs": self.inputs})}
 
-    def saw(self, x: Batch) -> None:
+    def saw(self, x: Batch, columns: list[str] | None = None) -> None:
         """Remember shape and type of inputs, without which a network of a user's own class cannot be written to a file."""
         self.inputs, self.like = described(x), take(x, slice(0, 0))
+        if columns is not None:
+            self.inputs["columns"] = columns
 
     def parameter_groups(self, updates: Updates) -> list[list[nn.Parameter]]:
         """All parameters, or the mean's and the precision's in turn; a shared trunk belongs to both."""

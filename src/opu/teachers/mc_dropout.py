@@ -40,6 +40,7 @@ class MCDropout(BaseTeacher):
         self._layers = [layer for layer in net.modules() if is_dropout(layer) and not _holds_dropout(layer)]
         self._inner = [layer for layer in net.modules() if _drops_inside(layer)]
         self._repeat_at_input = bool(self._inner)
+        self._one_by_one = False
         self._bytes: dict[tuple[Any, ...], int] = {}
         if not self._layers and not self._inner:
             raise ValueError(
@@ -63,6 +64,8 @@ class MCDropout(BaseTeacher):
         x = fit_to(x, self.net)
         rows, particles = chunk_sizes(self.memory_budget, self._bytes_per_row(x), num_rows(x))
         counts = [min(particles, num_particles - start) for start in range(0, num_particles, particles)]
+        if self._one_by_one:
+            counts = [1] * num_particles
         with evaluating(self.net):
             return torch.cat([self._all_rows(x, count, rows) for count in counts])
 
@@ -126,7 +129,14 @@ class MCDropout(BaseTeacher):
                     stack.callback(layer.register_forward_hook(partial(_shared_mask, rows, count, late)).remove)
                 elif late:
                     stack.callback(layer.register_forward_pre_hook(partial(_repeat_rows, rows, count)).remove)
+                elif count > 1:
+                    stack.callback(layer.register_forward_pre_hook(partial(self._look_for_batch, rows * count)).remove)
             yield
+
+    def _look_for_batch(self, rows: int, _layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        """Hook before a dropout layer: a tensor without the batch, such as weights, would get one mask for all particles."""
+        if inputs and rows not in inputs[0].shape:
+            self._one_by_one = True
 
 
 def is_dropout(layer: nn.Module) -> bool:

@@ -110,15 +110,17 @@ class ParticleBank(BaseTeacher):
 
 
 def _keys(batch: Batch) -> list[bytes]:
-    """A digest of each input's content, in float32 and integers, which does not change on the way to a device and back."""
+    """A digest of each input's content in float32, which does not change on the way to a device and back."""
     if isinstance(batch, Tensor) and batch.ndim < 2:
         raise ValueError(
             f"inputs must be a batch with one row for each column of particles; got shape {tuple(batch.shape)}."
         )
     digests = [blake2b(digest_size=16) for _ in range(num_rows(batch))]
-    for part in tensors(batch).values():
+    for _, part in sorted(tensors(batch).items()):
         kept = part.detach().cpu()
-        rows = (kept.float() if kept.is_floating_point() else kept).reshape(len(kept), -1).contiguous().numpy()
+        # Integers may become floating-point numbers on the way, and both must look alike.
+        numbers = (kept.float() if kept.is_floating_point() else kept).double()
+        rows = numbers.reshape(len(kept), -1).contiguous().numpy()
         for digest, row in zip(digests, rows, strict=True):
             digest.update(row.tobytes())
     return [digest.digest() for digest in digests]

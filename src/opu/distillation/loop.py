@@ -42,7 +42,8 @@ def distill(
     """Fit a student to a teacher over inputs, features only.
 
     Nothing is seeded here: seed torch first for a run that can be repeated. With ``out``, a run that was killed at any
-    moment goes on with ``resume=True`` and ends, on the CPU, with the same weights bit for bit.
+    moment goes on with ``resume=True`` and ends, on the CPU, with the same weights bit for bit, unless its inputs keep a
+    state of their own that a new process does not have.
 
     Args:
         teacher: Gives particles: ``teacher(x, num_particles) -> (S, B, K)`` log-probabilities.

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from opu.batches import Batch, cannot_read, each, fit_to, take, tensors, to_device
 from opu.inputs import Features, as_source
 from opu.inputs.random_state import random_state, restore_random_state
+from opu.teachers.base import evaluating
 
 Convert = Callable[[Batch], Batch]
 _SINGLE = (
@@ -125,14 +126,11 @@ def _checked(convert: Convert) -> Convert:
 @contextmanager
 def trial(student: nn.Module) -> Iterator[None]:
     """A call that leaves no trace: no gradients, evaluation mode, and the random state restored."""
-    state, modes = random_state(), {layer: layer.training for layer in student.modules()}
-    student.eval()
+    state = random_state()
     try:
-        with torch.no_grad():
+        with evaluating(student):
             yield
     finally:
-        for layer, mode in modes.items():
-            layer.training = mode
         restore_random_state(state)
 
 

@@ -111,7 +111,7 @@ def test_a_run_is_replaced_whole_or_not_at_all(people, tmp_path, monkeypatch, sa
     assert opu(monkeypatch, *fit) == 2
     assert "also holds mine.txt, which `opu fit` did not write" in said()
     assert opu(monkeypatch, *fit[:-3], "--out", tmp_path, "--overwrite") == 2
-    assert "is not a run of `opu fit`, so it is not overwritten" in said()
+    assert "lies in the output folder" in said()
     assert (tmp_path / "people.csv").exists()
 
 

@@ -79,7 +79,7 @@ def test_new_rows_must_fit_the_encoding(frame):
     ):
         encoding.matrix(frame.rename(columns={"age": "Age"}))
     with pytest.raises(ValueError, match="column age holds text where numbers belong: 'x' in row 1"):
-        encoding.matrix(frame.assign(age="x"))
+        encoding.matrix(pd.concat([frame, frame]).assign(age="x"))
 
 
 def test_a_missing_text_is_a_category_and_a_missing_number_stays_missing(frame):

@@ -221,6 +221,10 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Write the student, the classes, imputation and scaling into a folder, without pickle and without the teacher."""
         check_is_fitted(self, "student_")
         folder = Path(folder)
+        if (folder / "encoding.json").exists():
+            raise ValueError(
+                f"{folder} holds a run of `opu fit`, which would no longer fit its table; choose another folder."
+            )
         self.student_.save(folder / "student")
         names = getattr(self, "feature_names_in_", None)
         description = {

@@ -9,6 +9,7 @@ from opu.sklearn.frames import require_pandas
 
 MOST_CATEGORIES = 50
 _FEWEST_IDS = 20  # fewer rows may differ by chance
+_FEWEST_TO_REFUSE = 5  # in a file of few rows a word in each is a note, not the wrong column
 
 
 def is_number(column: Any) -> bool:
@@ -21,7 +22,7 @@ def is_number(column: Any) -> bool:
 
 def as_numbers(column: Any) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """The values with NaN where there is no finite number, and the rows in which there is something else instead."""
-    parsed = column if is_number(column) else require_pandas().to_numeric(column, errors="coerce")
+    parsed = column if is_number(column) else _as_parsed(column.map(_as_truth_value))
     values = np.array(parsed.to_numpy(dtype=np.float64, na_value=np.nan))
     odd = np.flatnonzero(~np.isfinite(values) & column.notna().to_numpy())
     values[odd] = np.nan
@@ -50,6 +51,10 @@ def texts_of(column: Any) -> tuple[str | None, ...]:
     if _as_parsed(known).notna().mean() >= 0.5:  # a column that is mostly numbers is not meant as texts
         raise ValueError(_text_among_numbers(column))
     texts = sorted({str(value) for value in known})
+    if len(known) and known.astype(str).str.fullmatch(r"-?\d+,\d+").mean() > 0.9:
+        raise ValueError(
+            f"column {column.name} holds numbers with a decimal comma, such as {texts[0]!r}; write them with a point."
+        )
     if len(texts) > MOST_CATEGORIES:
         dates = " They look like dates: numbers, such as days or months, would say more." if _are_dates(known) else ""
         raise ValueError(
@@ -62,7 +67,8 @@ def texts_of(column: Any) -> tuple[str | None, ...]:
 
 def refuse_texts_only(column: Any) -> None:
     """Refuse a column for numbers in which no value is one."""
-    if column.notna().any() and not is_number(column) and not _as_parsed(column).notna().any():
+    enough = column.notna().sum() >= _FEWEST_TO_REFUSE
+    if enough and not is_number(column) and not _as_parsed(column.map(_as_truth_value)).notna().any():
         raise ValueError(_text_among_numbers(column))
 
 
@@ -78,6 +84,11 @@ def refuse_other_kinds(column: Any) -> None:
             f"column {column.name} holds neither numbers nor texts but {type(known.iloc[0]).__name__}, such as "
             f"{str(known.iloc[0])[:40]!r}; turn it into numbers, or leave it out with --drop {column.name}."
         )
+
+
+def _as_truth_value(value: Any) -> Any:
+    """1 or 0 for a truth value that was read as text beside other texts."""
+    return {"true": 1.0, "false": 0.0}.get(value.strip().lower(), value) if isinstance(value, str) else value
 
 
 def _as_parsed(column: Any) -> Any:

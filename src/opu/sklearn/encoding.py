@@ -25,6 +25,7 @@ class Encoding:
         ids: Names of the columns that are no features and are passed through to the predictions.
         dropped: Names of the columns that were left out.
         missing: Names of the columns of numbers that had missing values.
+        num_columns: Number of columns of a file without names, whose columns are known by their place.
     """
 
     target: str
@@ -33,6 +34,7 @@ class Encoding:
     ids: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    num_columns: int | None = None
 
     @classmethod
     def of(
@@ -136,7 +138,7 @@ class Encoding:
         """The encoding that :meth:`as_dict` described, today or before it knew ids and missing values."""
         texts = {name: tuple(known) for name, known in found["texts"].items()}
         later = {key: tuple(found.get(key, ())) for key in ("ids", "dropped", "missing")}
-        return cls(found["target"], tuple(found["numbers"]), texts, **later)
+        return cls(found["target"], tuple(found["numbers"]), texts, **later, num_columns=found.get("num_columns"))
 
 
 def _check_choice_of_columns(given: Sequence[str], target: str, drop: Sequence[str], ids: Sequence[str]) -> None:

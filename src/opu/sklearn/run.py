@@ -3,6 +3,7 @@
 import json
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,10 @@ def fit_table(
     x, labels = encoding.matrix(frame), _labels(frame[target])
     _check_ids(ids, np.unique(labels))
     slow = check_size(teacher, len(x), x.shape[1], len(np.unique(labels)), fits=folds + 1)
+    if out.resolve() in data.resolve().parents:
+        raise ValueError(f"{data} lies in the output folder {out}, which would be replaced; choose another folder.")
+    if not header:
+        encoding = replace(encoding, num_columns=frame.shape[1])
     with fresh_folder(out, overwrite=overwrite) as folder:
         for note in [*notes, *([slow] if slow else [])]:
             _say(console, note)
@@ -165,6 +170,11 @@ def predict_table(
     encoding = read_encoding(run / "encoding.json")
     passed = list(dict.fromkeys([*encoding.ids, *keep]))
     frame = read_frame(data, header=header, separator=separator, texts=list(encoding.texts), verbatim=passed)
+    if encoding.num_columns is not None and frame.shape[1] != encoding.num_columns:
+        raise ValueError(
+            f"the model was fitted to a file of {encoding.num_columns} columns without names; {data} has {frame.shape[1]}, "
+            "so their numbers do not agree. Keep the place of the target, or use a file with names."
+        )
     for name in keep:
         if name not in frame.columns:
             raise ValueError(unknown_column(name, list(frame.columns), "--keep: column"))
@@ -259,6 +269,7 @@ def _labels(column: Any) -> NDArray[Any]:
             "most. Is this the right column?"
         )
     fewest = column.value_counts()
+    fewest = fewest[fewest > 0]  # a category may have no rows
     if int(fewest.min()) < 2:
         raise ValueError(
             f"every class needs at least two rows to be cross-validated; {str(fewest.idxmin())!r} has one. Remove it, "

@@ -1,17 +1,28 @@
 """The run folder of a fitted table: written beside its place, and put there whole."""
 
+import contextlib
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from fnmatch import fnmatch
 from pathlib import Path
 
 from opu.distillation.run_folder import make_folder
 
 MARKS = ("classifier.json", "encoding.json")  # a folder with these is a run of `opu fit`
-# What `opu fit`, `opu fidelity` and `opu export` leave there.
-OURS = (*MARKS, "config.json", "metrics.json", "calibration.png", "evaluation.safetensors", "fidelity.*", "student*")
+# What `opu fit`, `opu fidelity` and `opu export` leave there, and what is in the student's own folder.
+OURS = frozenset(
+    {
+        *MARKS,
+        "config.json",
+        "metrics.json",
+        "calibration.png",
+        "evaluation.safetensors",
+        "fidelity.json",
+        "fidelity.png",
+    }
+    | {"student", "student.onnx", "student-int8.onnx", "student.pt2", "model.safetensors"}
+)
 
 
 @contextmanager
@@ -35,21 +46,38 @@ def fresh_folder(out: Path, *, overwrite: bool) -> Iterator[Path]:
     make_folder(work)
     try:
         yield work
-        old = out.with_name(f".{out.name}.{os.getpid()}.old")
-        out.rename(old)
-        work.rename(out)
-        shutil.rmtree(old)
     except BaseException:
         shutil.rmtree(work, ignore_errors=True)
         if made and out.is_dir():
-            out.rmdir()  # still empty
+            with contextlib.suppress(OSError):  # unless something was put there
+                out.rmdir()
         raise
+    _put(work, out, replaced=replaced)
+
+
+def _put(work: Path, out: Path, *, replaced: bool) -> None:
+    """Put a finished run into its place, if that is still as it was; otherwise nothing is lost."""
+    old = out.with_name(f".{out.name}.{os.getpid()}.old")
+    try:
+        if replaced:
+            _check_run(out)
+            out.rename(old)
+        else:
+            out.rmdir()
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"something was put into {out} while the fit ran, so it was left alone; the new run is in {work}. Move it to "
+            "where you want it."
+        ) from error
+    work.rename(out)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _check_run(out: Path) -> None:
     if not all((out / mark).exists() for mark in MARKS):
         raise ValueError(f"{out} is not a run of `opu fit`, so it is not overwritten; choose another folder.")
-    others = [path.name for path in sorted(out.iterdir()) if not any(fnmatch(path.name, each) for each in OURS)]
+    inside = [*out.iterdir(), *(out / "student").glob("*")]
+    others = sorted(str(path.relative_to(out)) for path in inside if path.name not in OURS)
     if others:
         raise ValueError(
             f"{out} also holds {others[0]}, which `opu fit` did not write; move it elsewhere, or choose another folder."

@@ -31,7 +31,14 @@ class Standardise(nn.Module):
     def fit(cls, x: Float[np.ndarray, "N F"] | Float[Tensor, "N F"]) -> "Standardise":
         """The mean and standard deviation of each column in float64; a constant column has scale 1."""
         rows: Any = np.asarray(x, dtype=np.float64)
-        mean, scale = rows.mean(0), rows.std(0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean, scale = rows.mean(0), rows.std(0)
+        if not np.isfinite(scale).all():
+            column = int(np.flatnonzero(~np.isfinite(scale))[0])
+            raise ValueError(
+                f"column {column} (counted from 0) holds values of up to {np.abs(rows[:, column]).max():.3g}, too large for "
+                "its variance to be a number; correct or rescale it."
+            )
         constant = scale <= 1e-12 * np.maximum(np.abs(mean), 1.0)
         return cls(torch.from_numpy(mean), torch.from_numpy(np.where(constant, 1.0, scale)))
 

@@ -4,6 +4,7 @@ import copy
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy import stats
@@ -60,7 +61,6 @@ def test_inputs_of_every_kind_have_the_same_predictions(student, prediction, mak
 
 
 def test_a_data_frame_is_predicted(student, prediction):
-    pd = pytest.importorskip("pandas")
     found = student.predict(pd.DataFrame(X.numpy(), columns=list("abcd")))
     np.testing.assert_allclose(found.probabilities, prediction.probabilities, atol=1e-6)
 
@@ -159,7 +159,6 @@ def test_columns_and_frames_name_everything(prediction):
     assert "low_0" not in prediction.columns(level=None)
     with pytest.raises(ValueError, match="there are 3 classes; got 2 names"):
         prediction.columns(["cat", "dog"])
-    pd = pytest.importorskip("pandas")
     frame = prediction.to_frame(["cat", "dog", "owl"], level=0.5)
     pd.testing.assert_frame_equal(frame, pd.DataFrame(found))
 

@@ -99,7 +99,7 @@ MAINTAINERS = (
 )
 
 
-@pytest.mark.parametrize("command", ["demo", "predict", "fidelity", "export", *MAINTAINERS])
+@pytest.mark.parametrize("command", ["demo", "fit", "predict", "fidelity", "export", *MAINTAINERS])
 def test_help_of_a_command_has_an_example_and_fits(call, command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     code, said = call(*command.split(), "--help")

@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -100,7 +101,6 @@ def test_networks_of_other_types_are_distilled_on_arrays(dtype):
 
 
 def test_a_data_frame_is_distilled_on_and_its_texts_are_refused():
-    pd = pytest.importorskip("pandas")
     frame = pd.DataFrame(X.numpy(), columns=list("abcd"))
     _, asked = distilled(frame.astype({"a": "float64"}))
     assert all(x.dtype == torch.float32 for x in asked)

@@ -1,7 +1,6 @@
 """Networks with several inputs: tuples, dicts and dataclasses of tensors on the whole way from teacher to report."""
 
 import json
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -14,37 +13,14 @@ from opu.cli import main
 from opu.fidelity import report
 from opu.students import from_teacher
 from opu.teachers import Ensemble, MCDropout, ParticleBank, WeightSamples
+from tests.several_inputs import ImageAndTable, OfDataclass, Visit
 
 RECIPE = opu.Recipe(epochs=1, batch_size=16, num_particles=4)
-
-
-@dataclass(frozen=True)
-class Visit:
-    image: torch.Tensor
-    table: torch.Tensor
-
-
-class ImageAndTable(nn.Module):
-    """Takes an image and a row of a table as two arguments."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv, self.table = nn.Conv2d(1, 3, 3), nn.Linear(4, 5)
-        self.drop, self.last = nn.Dropout(0.3), nn.Linear(3 + 5, 3)
-
-    def forward(self, image, table):
-        seen = self.conv(image).relu().mean((2, 3))
-        return self.last(self.drop(torch.cat([seen, self.table(table).relu()], -1)))
 
 
 class OfDict(ImageAndTable):
     def forward(self, batch):
         return super().forward(batch["image"], batch["table"])
-
-
-class OfDataclass(ImageAndTable):
-    def forward(self, visit: Visit):
-        return super().forward(visit.image, visit.table)
 
 
 class Nested(ImageAndTable):

@@ -70,7 +70,6 @@ def test_writers_and_lists_of_them_are_told_the_same():
 
 
 def test_tensorboard_writes_what_it_is_told(tmp_path):
-    pytest.importorskip("tensorboard")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

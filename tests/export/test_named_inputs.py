@@ -1,12 +1,11 @@
 """Files with several inputs: each has its own name, rows and lengths vary, and outputs are the library's."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 import torch
+import transformers
 from torch import nn
 
 import opu
@@ -14,30 +13,9 @@ from opu.cli import main
 from opu.export import onnx_file, write
 from opu.students import from_teacher
 from opu.teachers import MCDropout
+from tests.several_inputs import ImageAndTable, OfDataclass, Visit
 
 RECIPE = opu.Recipe(epochs=1, batch_size=32, num_particles=4)
-
-
-@dataclass(frozen=True)
-class Visit:
-    image: torch.Tensor
-    table: torch.Tensor
-
-
-class ImageAndTable(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv, self.table = nn.Conv2d(1, 3, 3), nn.Linear(4, 5)
-        self.drop, self.last = nn.Dropout(0.3), nn.Linear(3 + 5, 3)
-
-    def forward(self, image, table):
-        seen = self.conv(image).relu().mean((2, 3))
-        return self.last(self.drop(torch.cat([seen, self.table(table).relu()], -1)))
-
-
-class OfDataclass(ImageAndTable):
-    def forward(self, visit: Visit):
-        return super().forward(visit.image, visit.table)
 
 
 class Words(nn.Module):
@@ -186,7 +164,6 @@ def test_calibration_inputs_of_other_parts_are_refused(tmp_path):
 
 
 def test_a_classifier_of_transformers_goes_into_a_file_with_named_inputs(tmp_path, monkeypatch, capsys):
-    transformers = pytest.importorskip("transformers")
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
     config = transformers.BertConfig(vocab_size=9, num_labels=3, max_position_embeddings=40, **sizes)
     net, x = transformers.BertForSequenceClassification(config), of_words(40)

@@ -4,6 +4,7 @@ import dataclasses
 from collections import namedtuple
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -123,7 +124,6 @@ def test_nothing_else_is_dropped_without_a_word(network, item, sentence):
 
 
 def test_data_frames_are_numbers_and_integers_stay_integers():
-    pd = pytest.importorskip("pandas")
     mixed = pd.DataFrame({"a": [1, 2], "b": [True, False], "c": [0.5, 1.5], "d": pd.array([3, 4], dtype="Int64")})
     assert Features()(mixed).tolist() == [[1, 1, 0.5, 3], [2, 0, 1.5, 4]]
     whole = Features()(mixed[["a", "d"]])
@@ -134,20 +134,17 @@ def test_data_frames_are_numbers_and_integers_stay_integers():
 
 
 def test_missing_numbers_become_nan():
-    pd = pytest.importorskip("pandas")
     frame = pd.DataFrame({"a": pd.array([1, None], dtype="Int64"), "b": pd.array([True, None], dtype="boolean")})
     assert torch.equal(Features()(frame).isnan(), torch.tensor([[False, False], [True, True]]))
 
 
 @pytest.mark.parametrize("column", [["x", "y"], np.array(["2020-01-01", "2021-01-01"], "M8[s]"), [1j, 2j]])
 def test_columns_without_numbers_are_named(column):
-    pd = pytest.importorskip("pandas")
     with pytest.raises(ValueError, match=r"must hold numbers; column 'city' of the data frame has type .*Encode it"):
         Features()(pd.DataFrame({"a": [1.0, 2.0], "city": column}))
 
 
 def test_a_frame_without_columns_is_refused():
-    pd = pytest.importorskip("pandas")
     with pytest.raises(ValueError, match="got a data frame without columns"):
         Features()(pd.DataFrame(index=range(3)))
 

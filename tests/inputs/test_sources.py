@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy.sparse as sparse
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -217,7 +218,6 @@ def test_what_are_not_inputs_is_refused_in_a_sentence(inputs, sentence):
 
 
 def test_sparse_matrices_are_refused_with_the_remedy():
-    sparse = pytest.importorskip("scipy.sparse")
     with pytest.raises(ValueError, match=r"inputs must be dense; got csr_matrix.*x\.toarray\(\)"):
         as_source(sparse.csr_matrix(X.numpy()))
 

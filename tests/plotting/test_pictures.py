@@ -11,7 +11,6 @@ import opu
 from opu import plotting
 from opu.distributions.dirichlet import Dirichlet
 
-pytest.importorskip("mpltern")
 RANDOM = np.random.default_rng(0)
 CLASSES = ["ale", "bitter", "cider"]
 

@@ -4,6 +4,7 @@ import copy
 import functools
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -128,7 +129,6 @@ def test_a_student_says_why_it_cannot_read_what_it_is_called_with(make, sentence
 
 
 def test_a_data_frame_belongs_into_predict():
-    pd = pytest.importorskip("pandas")
     frame = pd.DataFrame(X.numpy())
     with pytest.raises(ValueError, match=r"called with tensors, student\(x\); got DataFrame.*student\.predict"):
         linear()(frame)

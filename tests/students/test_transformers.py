@@ -6,6 +6,7 @@ import logging
 import numpy as np
 import pytest
 import torch
+import transformers
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -13,8 +14,6 @@ import opu
 from opu.batches import scores
 from opu.students import Student, from_teacher
 from opu.teachers import MCDropout
-
-transformers = pytest.importorskip("transformers")
 
 WORDS, CLASSES = 40, 3
 SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}

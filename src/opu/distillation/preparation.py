@@ -32,6 +32,7 @@ class Prepared:
     teacher: BaseTeacher
     student: BaseStudent
     source: Source
+    example: Batch
     recipe: Recipe
     objective: BaseObjective
     held_out: float | int | list[Batch]
@@ -44,9 +45,9 @@ class Prepared:
         source, kept = source.hold_out(fraction, recipe.steps)
         kept = self.held_out if isinstance(self.held_out, list) else kept
         kept = [to_device(part, device_of(self.student)) for part in kept]
-        example = kept[0] if kept else source.example()
-        transform = recipe.make_transform(teacher, take(example, slice(0, 1)))
-        if transform is not None and isinstance(recipe.augment, str) and self._batch_size(source) == 1:
+        transform = recipe.make_transform(teacher, take(self.example, slice(0, 1)))
+        rows = recipe.batch_size if source.shuffled else num_rows(self.example)
+        if transform is not None and isinstance(recipe.augment, str) and rows == 1:
             warnings.warn(
                 "batches of one row cannot be augmented, since the default augmentation compares the rows of a batch; use "
                 "larger batches, or augment=None.",
@@ -61,10 +62,6 @@ class Prepared:
         plan = Plan.of(recipe, source.num_batches(batch_size))
         seen = source.take(torch.arange(min(200, len(source)))) if isinstance(source, InMemory) else None
         return Split(teacher, source.feed(batch_size), augment, kept, judge, plan, start, seen)
-
-    def _batch_size(self, source: Source) -> int:
-        """Rows of a step's batch; of a loader or stream, as its first batch has them."""
-        return self.recipe.batch_size if source.shuffled else num_rows(source.example(2))
 
 
 @dataclass(frozen=True)
@@ -114,7 +111,7 @@ def prepare(teacher: Teacher, student: nn.Module, inputs: Any, recipe: Recipe, h
     ours.saw(take(example, slice(0, 1)), [str(name) for name in inputs.columns] if hasattr(inputs, "columns") else None)
     # An optimiser keeps its state in another form on a GPU, so a run goes on where it began.
     settings = recipe.settings(num_classes) | {"link": ours.link_name(), "device": device.type}
-    return Prepared(bound, ours, source, recipe, recipe.make_objective(num_classes), held_out, settings)
+    return Prepared(bound, ours, source, example, recipe, recipe.make_objective(num_classes), held_out, settings)
 
 
 def _check_weights(student: BaseStudent) -> None:

@@ -71,7 +71,3 @@ class Source(ABC):
         if batch is None or num_rows(batch) == 0:
             raise ValueError(NONE)
         return take(batch, slice(0, count))
-
-    def description(self) -> str:
-        """What a resumed run must agree in."""
-        return type(self).__name__

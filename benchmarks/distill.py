@@ -19,6 +19,7 @@ from benchmarks.show import show_distill
 from opu import measures, objectives
 from opu.cuda_graph import CudaGraph
 from opu.evaluation import metrics
+from opu.terminal import say
 from opu.timing import median_seconds, now
 from reproduction.paper.domains import Domain, mnist
 from reproduction.paper.models import Models, Scale
@@ -59,7 +60,7 @@ def command(
     result = _time_steps(Size(particles), device, rounds, console)
     if full:
         options.write(path, result)  # what follows takes minutes
-        console.print("all of MNIST: the teacher is trained first, and its time is not counted", highlight=False)
+        say(console, "all of MNIST: the teacher is trained first, and its time is not counted")
         scale = Scale(epochs=EPOCHS, step_particles=FULL_PARTICLES[device])
         result["full"] = distill_mnist(mnist(), scale, torch.device(device))
     show_distill(result, console)
@@ -68,13 +69,13 @@ def command(
 
 def _time_steps(usual: Size, device: str, rounds: int, console: Console) -> dict[str, Any]:
     step = partial(_step, device=device, rounds=rounds)
-    console.print("objectives")
+    say(console, "objectives")
     found = {name: step(name, usual) for name in (*OBJECTIVES, "default")}
-    console.print("a bank of particles")
+    say(console, "a bank of particles")
     banked = {name: step(name, usual, banked=True) for name in GROWN}
     growth: dict[str, list[dict[str, Any]]] = {}
     for what, sizes in sizes_around(usual).items():
-        console.print(f"growth with {what}")
+        say(console, f"growth with {what}")
         growth[what] = [
             {
                 "size": vars(size),
@@ -82,7 +83,7 @@ def _time_steps(usual: Size, device: str, rounds: int, console: Console) -> dict
             }
             for size in sizes
         ]
-    console.print("objectives alone, with a thousand classes", highlight=False)
+    say(console, "objectives alone, with a thousand classes")
     large = replace(usual, classes=1000)
     return {
         "device": device,

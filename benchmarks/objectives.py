@@ -17,6 +17,7 @@ from opu.distributions.dirichlet import Dirichlet
 from opu.distributions.kernels import Exponential, Kernel, Polynomial
 from opu.objectives import ExactMMD, ForwardKL, Objective, SampledMMD
 from opu.tables import print_table
+from opu.terminal import say
 from opu.timing import median_seconds
 
 KERNELS: dict[str, Kernel] = {
@@ -86,7 +87,7 @@ def _show(result: dict[str, Any], console: Console) -> None:
     ]
     header = ("kernel", "terms", "sampled", "exact", "ratio (range)", "exact value", "sampled value")
     print_table(console, header, rows, title=f"forward and backward, {size}")
-    console.print(f"Forward KL: {in_words(result['kl_seconds'])}.", highlight=False)
+    say(console, f"Forward KL: {in_words(result['kl_seconds'])}.")
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from opu.export.onnx_file import required, runner
 from opu.export.outputs import CLOSED_FORM
 from opu.measures import MEASURES
 from opu.students import Student
+from opu.terminal import say
 from reproduction.baselines import CategoricalStudent
 
 FEATURES, HIDDEN, CLASSES = 784, (400, 400), 10
@@ -98,7 +99,7 @@ def command(
     # Products on a GPU in TF32, as its users run them.
     with torch.no_grad(), matmul_precision("high") if device == "cuda" else nullcontext():
         for batch in batches:
-            console.print(f"batch of {batch}", highlight=False)
+            say(console, f"batch of {batch}")
             made = {name: make(batch) for name, make in rows.items()}
             calls = {name: partial(call, inputs[:batch]) for name, call in made.items() if call is not None}
             parts = dict.fromkeys(IN_PART, setup.few / particles)

@@ -5,6 +5,7 @@ from typing import Any
 from rich.console import Console
 
 from opu.tables import print_table
+from opu.terminal import say
 
 TEACHERS = "teacher, "
 
@@ -32,9 +33,9 @@ def show_predict(result: dict[str, Any], console: Console) -> None:
         title = f"batch of {batch}, {result['num_particles']} particles, {result['device']}"
         print_table(console, header, lines, title=title)
         best = fastest_teacher(rows).removeprefix(TEACHERS)
-        console.print(f"The fastest teacher here: {best} (for bfloat16, the fastest in bfloat16).", highlight=False)
+        say(console, f"The fastest teacher here: {best} (for bfloat16, the fastest in bfloat16).")
     for name, note in result["notes"].items():
-        console.print(f"{name}: {note}", highlight=False)
+        say(console, f"{name}: {note}")
 
 
 def show_distill(result: dict[str, Any], console: Console) -> None:
@@ -55,17 +56,17 @@ def show_distill(result: dict[str, Any], console: Console) -> None:
     for key, words in (("alone", ""), ("alone_captured", ", as CUDA graphs")):
         if key in result:
             mmd, kl = result[key]["mmd"], result[key]["kl"]
-            console.print(
+            say(
+                console,
                 f"With 1,000 classes, without teacher and network{words}: MMD costs {ratio(mmd / kl)} of KL "
                 f"({in_words(mmd)} against {in_words(kl)}).",
-                highlight=False,
             )
     if "full" in result:
         full = result["full"]
-        console.print(
+        say(
+            console,
             f"All of MNIST, from a trained teacher to a calibrated student: {in_words(full['seconds'])}; accuracy "
             f"{full['accuracy']:.2f} % (teacher {full['teacher_accuracy']:.2f} %).",
-            highlight=False,
         )
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from mpmath.ctx_mp import MPContext
 from torch import Tensor
 
 from opu import measures
@@ -236,3 +237,31 @@ def test_an_impossible_class_among_possible_ones_leaves_every_measure_finite():
 @pytest.mark.parametrize("floor", [-50.0, -500.0, -math.inf])
 def test_a_cloud_in_one_corner_is_as_precise_as_can_be(floor):
     assert measures.negative_log_precision(one_hot([0] * 5, 3, floor)).item() == pytest.approx(-LARGEST_LOG_PRECISION)
+
+
+@pytest.mark.parametrize("spread", [1.0, 1e-3, 1e-6, 1e-9])
+@pytest.mark.parametrize("logits", [[0.3, -1.0, 0.0], [0.0, -46.0], [0.0, -3.0, -200.0]], ids=str)
+def test_information_of_particles_that_almost_agree_keeps_its_digits(logits, spread):
+    mp = MPContext()
+    mp.dps = 60
+    noise = torch.randn(5, 1, len(logits), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    scores = (torch.tensor(logits, dtype=torch.float64) + spread * noise).log_softmax(-1)
+    rows = [[mp.exp(mp.mpf(value)) for value in row] for row in scores[:, 0].tolist()]
+    rows = [[value / mp.fsum(row) for value in row] for row in rows]
+    average = [mp.fsum(column) / len(rows) for column in zip(*rows, strict=True)]
+
+    def entropy(row):
+        return -mp.fsum(value * mp.log(value) for value in row)
+
+    want = entropy(average) - mp.fsum(map(entropy, rows)) / len(rows)
+    # Scores are rounded by 1e-16 of their size, which moves them as the spread does.
+    rounding = 1e-12 + 1e-15 * max(1.0, -min(logits[:2])) / spread
+    assert measures.mutual_information(scores).item() == pytest.approx(float(want), rel=rounding, abs=0)
+
+
+@dtypes
+def test_no_inputs_have_no_measures(dtype):
+    empty = torch.zeros(4, 0, 3, dtype=dtype)
+    for source in (Dirichlet.from_logits(empty[0], empty[0, :, 0]), empty):
+        for name, value in all_measures(source).items():
+            assert value.shape == (0,), name

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mpmath.ctx_mp import MPContext
 from scipy.spatial import distance
 from torch import Tensor
 
@@ -20,6 +21,9 @@ from opu.distributions.kernels import (
     median_distance,
     squared_distances,
 )
+
+mp = MPContext()
+mp.dps = 40
 
 KERNELS = {
     "polynomial": (Polynomial(3), lambda inner: (inner + 1) ** 3),
@@ -108,12 +112,15 @@ def test_power_series_agree_with_gram_matrices(degree, offset, temperature, weig
 
 
 @laws
-@given(st.floats(0.05, 100))
-def test_the_exponential_series_is_positive_and_leaves_out_at_most_1e_9(temperature):
+@given(st.floats(math.log(0.05), math.log(1e6)).map(math.exp).map(lambda t: min(max(t, 0.05), 1e6)))
+def test_the_exponential_series_is_positive_and_leaves_out_1e_9_of_what_the_precision_is_learnt_from(temperature):
     coefficients = Exponential(temperature).power_series()
-    assert min(coefficients) > 0  # so that every partial sum is positive definite too
-    assert 0 <= 1 - math.fsum(coefficients) <= 1e-9
-    assert len(coefficients) == 1 or 1 - math.fsum(coefficients[:-1]) > 1e-9  # and not one term more than it needs
+    rate = 1 / mp.mpf(temperature)
+    exact = [mp.exp(-rate) * rate**j / mp.factorial(j) for j in range(200)]
+    assert coefficients == pytest.approx([float(c) for c in exact[: len(coefficients)]], rel=1e-13)
+    left_out, beyond_linear = mp.fsum(exact[len(coefficients) :]), mp.fsum(exact[2:])
+    assert left_out <= 1.0001e-9 * beyond_linear
+    assert left_out + exact[len(coefficients) - 1] > 0.9999e-9 * beyond_linear  # and not one term more than it needs
 
 
 def test_power_series_of_polynomials_are_binomial():

@@ -110,6 +110,78 @@ def test_the_order_of_classes_does_not_matter_to_it():
     torch.testing.assert_close(ForwardKL()(NO_INPUT, log_particles[..., order], swapped), before, rtol=1e-11, atol=0)
 
 
+# Large precisions
+
+
+def sharp_case(log_precision: float, away: float = 1.0) -> tuple[list[float], Tensor]:
+    """Logits, and particles that lie about as far from their softmax as draws of this precision do."""
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(20, 1, 3, generator=generator, dtype=torch.float64)
+    logits = [0.3, -1.0, 0.0]
+    return logits, (torch.tensor(logits) + away * math.exp(-log_precision / 2) * noise).log_softmax(-1)
+
+
+def forward_kl_reference(logits, log_precision, log_particles: Tensor, normalise: bool):
+    """The value for one input in hundreds of digits."""
+    mp = MPContext()
+    mp.dps = 400
+    total = mp.exp(mp.mpf(log_precision))
+    weights = [mp.exp(mp.mpf(value)) for value in logits]
+    alpha = [total * weight / mp.fsum(weights) for weight in weights]
+    rows = [[mp.mpf(value) for value in row] for row in log_particles[:, 0].tolist()]
+    if normalise:
+        norms = [mp.log(mp.fsum(map(mp.exp, row))) for row in rows]
+        rows = [[value - norm for value in row] for row, norm in zip(rows, norms, strict=True)]
+    mean_log = [mp.fsum(column) / len(rows) for column in zip(*rows, strict=True)]
+    likelihood = mp.fsum((a - 1) * m for a, m in zip(alpha, mean_log, strict=True))
+    value = mp.fsum(map(mp.loggamma, alpha)) - mp.loggamma(total) - likelihood
+    slope = mp.fsum(a * (mp.digamma(a) - mp.digamma(total) - m) for a, m in zip(alpha, mean_log, strict=True))
+    return value, slope
+
+
+@pytest.mark.parametrize("objective", [ForwardKL(), ClippedKL(1e300)], ids=["forward", "clipped"])
+@pytest.mark.parametrize("log_precision", [0.0, 12.0, 20.0, 26.0, 33.0])
+def test_value_and_slope_agree_with_hundreds_of_digits_at_large_precisions(log_precision, objective):
+    logits, log_particles = sharp_case(log_precision)
+    for dtype in (torch.float64, torch.float32):
+        # float32 logits are not those of the reference, which counts as much as a distance does: they are kept in float64.
+        g = torch.tensor([log_precision], dtype=torch.float64, requires_grad=True)
+        q = Dirichlet.from_logits(torch.tensor([logits], dtype=torch.float64), g)
+        value = objective(NO_INPUT, log_particles.to(dtype), q)
+        (slope,) = torch.autograd.grad(value.sum(), g)
+        single = dtype == torch.float32
+        want, want_slope = forward_kl_reference(logits, log_precision, log_particles.to(dtype), normalise=single)
+        rounding = 1e-12 + 2e-15 * math.exp(log_precision)  # of the float64 particles and of their mean
+        assert abs(value.item() - want) < rounding
+        assert abs(slope.item() - want_slope) < rounding
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("log_precision", [20.0, 33.0, 80.0, 100.0, 400.0, 710.0, 800.0])
+def test_the_clipped_gradient_keeps_its_direction_whatever_the_precision(log_precision, dtype):
+    logits, log_particles = sharp_case(0.0, away=0.3)  # far from a student as sharp as this
+
+    def step(precision):
+        g = torch.tensor([precision], dtype=dtype, requires_grad=True)
+        z = torch.tensor([logits], dtype=dtype, requires_grad=True)
+        value = ClippedKL()(NO_INPUT, log_particles.to(dtype), Dirichlet.from_logits(z, g))
+        assert value.isfinite().all()
+        return torch.cat([part.flatten() for part in torch.autograd.grad(value.sum(), (z, g))])
+
+    torch.testing.assert_close(step(log_precision), step(20.0), rtol=1e-5, atol=1e-6)
+    assert step(log_precision)[-1] > 0.1  # the precision must fall
+
+
+@pytest.mark.parametrize("log_precision", [20.0, 100.0, 690.0, 710.0, 800.0])
+def test_the_forward_kl_is_a_number_in_float64_whatever_the_precision(log_precision):
+    logits, log_particles = sharp_case(0.0)
+    g = torch.tensor([log_precision], dtype=torch.float64, requires_grad=True)
+    z = torch.tensor([logits], dtype=torch.float64, requires_grad=True)
+    value = ForwardKL()(NO_INPUT, log_particles, Dirichlet.from_logits(z, g))
+    assert value.isfinite().all()
+    assert all(part.isfinite().all() for part in torch.autograd.grad(value.sum(), (z, g)))
+
+
 # Clipped KL
 
 
@@ -303,3 +375,12 @@ def test_the_cross_entropy_is_that_of_the_average_particle_and_leaves_the_precis
     pull = torch.autograd.grad(value.sum(), (logits, g), allow_unused=True)
     torch.testing.assert_close(pull[0], logits.softmax(-1) - particles.exp().mean(0))
     assert pull[1] is None or not bool(pull[1].any())
+
+
+@pytest.mark.parametrize("log_precision", [680.0, 690.0, 700.0, 800.0])
+def test_a_contradicted_precision_is_pushed_down_however_large(log_precision):
+    g = torch.tensor([log_precision], dtype=torch.float64, requires_grad=True)
+    q = Dirichlet.from_logits(torch.tensor([[1.0, 0.0, -1.0]], dtype=torch.float64), g)
+    particles = torch.tensor([[[-2.0, -0.5, -1.0]], [[0.0, -3.0, -1.0]]], dtype=torch.float64).log_softmax(-1)
+    ForwardKL()(None, particles, q).sum().backward()
+    assert float(g.grad) > 1e200

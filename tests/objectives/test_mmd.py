@@ -8,11 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mpmath.ctx_mp import MPContext
 from torch import Tensor
 
 from opu.distributions.dirichlet import Dirichlet
 from opu.distributions.kernels import RBF, Exponential, Kernel, Polynomial
 from opu.distributions.moments import kernel_between, kernel_to_points
+from opu.distributions.pointwise import minimum_mmd
 from opu.objectives.exact_mmd import ExactMMD, squared_mmd_between, teacher_term
 from opu.objectives.sampled_mmd import SampledMMD, squared_mmd
 
@@ -201,6 +203,104 @@ def test_the_exact_mmd_refuses_kernels_without_a_power_series():
         ExactMMD(Polynomial(3) + RBF())
 
 
+# Every temperature that is accepted
+
+TEMPERATURES = (0.05, 0.5, 3.0, 40.0, 1e3, 3e4, 1e6)
+
+
+def two_class_mmd(points: np.ndarray, log_share, log_precision, temperature: float):
+    """The squared MMD between points and a Beta law in 40 digits, by Kummer's function and an integral; no power series."""
+    mp = MPContext()
+    mp.dps = 40
+    rate, total = 1 / mp.mpf(temperature), mp.exp(log_precision)
+    a = total * mp.exp(log_share)
+    b = total - a
+
+    def kernel(inner):
+        return mp.exp((inner - 1) * rate)
+
+    def to_point(x, y):  # E exp(((x - y) p + y - 1) / T) with p from Beta(a, b)
+        return kernel(y) * mp.hyp1f1(a, total, (x - y) * rate)
+
+    rows = [[mp.mpf(v) for v in row] for row in points.tolist()]
+    pairs = [kernel(mp.fdot(u, v)) for u, v in permutations(rows, 2)]
+    density = mp.gamma(total) / mp.gamma(a) / mp.gamma(b)
+    within = mp.quad(lambda x: density * x ** (a - 1) * (1 - x) ** (b - 1) * to_point(x, 1 - x), [0, 0.1, 0.5, 0.9, 1])
+    among = mp.fsum(pairs) / len(pairs)
+    return among - 2 * mp.fsum(to_point(*row) for row in rows) / len(rows) + within
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+def test_the_exact_mmd_and_its_slope_in_the_precision_agree_with_forty_digits_at_every_temperature(temperature):
+    # With the series cut at 1e-9, the slope was 0 from a temperature of 3e4 on.
+    mp = MPContext()
+    mp.dps = 40
+    points = np.array([[0.3, 0.7], [0.55, 0.45], [0.1, 0.9], [0.45, 0.55]])
+    logits, log_precision = torch.tensor([[0.0, 0.4]], dtype=torch.float64), 1.2
+    g = torch.tensor([log_precision], dtype=torch.float64, requires_grad=True)
+    log_particles = torch.from_numpy(points).log().unsqueeze(1)
+    got = ExactMMD(Exponential(temperature))(NO_INPUT, log_particles, Dirichlet.from_logits(logits, g))
+    (slope,) = torch.autograd.grad(got.sum(), g)
+    exact_points = np.array([[mp.exp(mp.mpf(v)) for v in row] for row in log_particles[:, 0].tolist()])
+    log_share = -mp.log(1 + mp.exp(mp.mpf(0.4)))
+    step = mp.mpf(10) ** -10
+    low, high = (two_class_mmd(exact_points, log_share, mp.mpf(log_precision) + s, temperature) for s in (-step, step))
+    want, want_slope = (low + high) / 2, (high - low) / (2 * step)
+    # The terms beyond the linear one are c_2 and more; errors are measured by them, and by the series' 1e-9.
+    size = 1 / temperature**2 if temperature > 1 else 1.0
+    assert abs(got.item() - want) < 3e-9 * size + 1e-15 / temperature
+    assert abs(slope.item() - want_slope) < 1e-8 * abs(want_slope)
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+def test_the_exact_mmd_agrees_with_gram_matrices_of_draws_at_every_temperature(temperature):
+    kernel, count = Exponential(temperature), 1500
+    q, p = dirichlet([1.0, 2.0, 3.0]), dirichlet([8.0, 3.0, 1.0])
+    draws, particles = q.rsample(count), p.rsample(6)
+    left, right = particles.permute(1, 0, 2), draws.permute(1, 0, 2)
+    among, across, within = kernel.gram(left, left)[0], kernel.gram(left, right)[0], kernel.gram(right, right)[0]
+    # By how much each draw moves the estimate, which gives its error.
+    alone = (within.sum(1) - 1 * within.diagonal()) / (count - 1) - across.mean(0)
+    estimate = (
+        (among.sum() - among.trace()) / 30 - 2 * across.mean() + (within.sum() - within.trace()) / (count**2 - count)
+    )
+    error = 2 * alone.std() / math.sqrt(count)
+    exact = ExactMMD(kernel)(NO_INPUT, particles.log(), q)
+    assert abs(exact.item() - estimate.item()) < 5 * error.item() + 1e-14
+
+
+@pytest.mark.parametrize("temperature", [100.0, 1e3, 1e5])
+def test_the_nearest_dirichlet_has_a_precision_at_every_temperature(temperature):
+    # Two lumps, whose most likely Dirichlet has a log-precision that is 1.3 higher; the fit used to stay there.
+    log_particles = torch.cat(
+        [dirichlet([20.0, 1.0, 1.0]).log_rsample(600), dirichlet([1.0, 20.0, 1.0]).log_rsample(300)]
+    )
+    want, got = (minimum_mmd(log_particles, Exponential(t)) for t in (10.0, temperature))
+    torch.testing.assert_close(got.log_precision, want.log_precision, rtol=0, atol=0.02)
+    torch.testing.assert_close(got.mean, want.mean, rtol=0, atol=0.002)
+
+
+@kernels
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_the_exact_mmd_and_its_gradient_are_numbers_whatever_the_precision(kernel, dtype):
+    precisions = [-800.0, -300.0, -101.0, -99.0, 50.0, 100.0, 300.0, 710.0, 800.0]
+    logits = torch.tensor([0.0, -200.0, -2.0], dtype=dtype).repeat(len(precisions), 1).requires_grad_()
+    g = torch.tensor(precisions, dtype=dtype, requires_grad=True)
+    particles = particles_from([1.0, 1.0, 1.0], 5, 1).expand(-1, len(precisions), -1).to(dtype)
+    q = Dirichlet.from_logits(logits, g)
+    value = ExactMMD(kernel)(NO_INPUT, particles.log(), q)
+    assert value.isfinite().all()
+    for gradient in torch.autograd.grad(value.sum(), (logits, g), retain_graph=True):
+        assert gradient.isfinite().all()
+    # A choice of a vertex below, a point above.
+    torch.testing.assert_close(value[:4], value[:1].expand(4), rtol=1e-6, atol=0)
+    torch.testing.assert_close(value[4:], value[-1:].expand(5), rtol=1e-6, atol=0)
+    other = squared_mmd_between(q, q.detach()[list(range(len(precisions)))[::-1]], kernel)
+    assert other.isfinite().all()
+    for gradient in torch.autograd.grad(other.sum(), (logits, g)):
+        assert gradient.isfinite().all()
+
+
 # The teacher's term
 
 
@@ -315,12 +415,29 @@ def test_as_many_samples_as_particles_unless_told(num_samples, expected):
     assert (expected, expected) in Counting.seen
 
 
-def test_the_default_bandwidths_come_from_the_teacher_in_all_three_terms():
+def test_the_default_bandwidths_come_from_both_clouds_in_all_three_terms():
     left, right = particles_from([5.0, 5.0, 5.0], 7, 1), particles_from([0.2, 0.2, 0.2], 9, 1, seed=1)
-    settled = RBF().settled(left.permute(1, 0, 2))
-    torch.testing.assert_close(squared_mmd(left, right, RBF()), squared_mmd(left, right, settled))
-    wrong = RBF().settled(right.permute(1, 0, 2))
-    assert (squared_mmd(left, right, RBF()) - squared_mmd(left, right, wrong)).abs().item() > 1e-3
+    both = torch.cat([left, right]).permute(1, 0, 2)
+    torch.testing.assert_close(squared_mmd(left, right, RBF()), squared_mmd(left, right, RBF().settled(both)))
+    for one in (left, right):
+        wrong = RBF().settled(one.permute(1, 0, 2))
+        assert (squared_mmd(left, right, RBF()) - squared_mmd(left, right, wrong)).abs().item() > 1e-3
+    torch.testing.assert_close(squared_mmd(left, right, RBF()), squared_mmd(right, left, RBF()))
+
+
+@pytest.mark.parametrize("alpha", [[0.4, 2.0, 1.0], [20.0, 10.0, 5.0], [0.05, 0.05, 0.05]], ids=str)
+@pytest.mark.parametrize(("count", "samples"), [(2, 2), (4, 4), (4, 9)])
+def test_the_default_bandwidths_leave_no_bias_with_few_particles(alpha, count, samples):
+    # Taken from the particles alone, they gave z-scores of 5 to 30 in the value and of -10 to -20 in the gradient.
+    repetitions = 30_000
+    particles = particles_from(alpha, count, repetitions)
+    log_mean = torch.tensor(alpha, dtype=torch.float64).log().log_softmax(-1).expand(repetitions, -1)
+    g = torch.full((repetitions,), math.log(sum(alpha)), dtype=torch.float64, requires_grad=True)
+    objective = SampledMMD(RBF(), num_samples=samples)
+    value = objective(NO_INPUT, particles.clamp(min=1e-300).log(), Dirichlet.from_logits(log_mean, g))
+    (gradient,) = torch.autograd.grad(value.sum(), g)
+    assert_zero_within_error(value.detach())
+    assert_zero_within_error(gradient)
 
 
 def test_the_sampled_mmd_of_the_paper_tells_a_near_law_from_a_far_one():

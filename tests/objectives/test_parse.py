@@ -110,3 +110,15 @@ def test_a_weight_that_is_not_positive_is_refused(weight):
         parse(f"{weight}*kl")
     with pytest.raises(ValueError, match=r"weight of an objective must be positive and finite; got .* for ForwardKL"):
         weight * ForwardKL()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_empty_batch_has_no_values_and_trains_nothing(name):
+    objective = NAMES[name]()
+    logits = torch.zeros(0, 3, requires_grad=True)
+    q = Dirichlet.from_logits(logits, logits[:, 0])
+    value = objective(torch.zeros(0, 4), torch.zeros(5, 0, 3), q)
+    assert value.shape == (0,)
+    value.sum().backward()
+    states = objective.state_dict().get("critic", {}).values()
+    assert all(t.isfinite().all() for t in states)

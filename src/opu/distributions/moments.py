@@ -2,7 +2,8 @@ r"""Exact expectations of kernels under a Dirichlet, with which the MMD needs no
 
 For any kernel that is a power series in the inner product, :math:`k(x, y) = \sum_j c_j \langle x, y\rangle^j`, the MMD
 needs only :math:`E\langle\pi, v\rangle^j` for fixed points and :math:`E\langle\pi, \pi'\rangle^j` for two Dirichlets.
-Both recursions below add positive terms only, so no digit is lost to cancellation at any concentration.
+Both recursions below add positive terms only, so no digit is lost to cancellation at any concentration. A log-precision
+below -100 counts as -100 and one above 60 as 60, which changes no digit; the gradient there is 0.
 """
 
 import math
@@ -21,6 +22,8 @@ from torch.autograd.function import once_differentiable
 from opu.checks import first_line
 from opu.distributions.dirichlet import Dirichlet
 
+# Beyond these log-precisions a Dirichlet is a choice of a vertex, or a point, to all digits.
+_LOWEST, _HIGHEST = -100.0, 60.0
 MAX_TRITON_ORDER = 31  # a Triton program holds a square matrix of this size in registers
 
 
@@ -45,11 +48,13 @@ def kernel_to_points(
     """
     if len(coefficients) == 1:
         return torch.full_like(q.log_precision, coefficients[0], dtype=torch.float64)
-    mean = q.log_concentration().softmax(-1)
-    value: Tensor = _KernelToPoints.apply(  # type: ignore[no-untyped-call]
-        mean, q.log_precision.double(), points, tuple(coefficients)
-    )
+    q = _within_range(q)
+    value: Tensor = _KernelToPoints.apply(q.mean, q.log_precision, points, tuple(coefficients))  # type: ignore[no-untyped-call]
     return value
+
+
+def _within_range(q: Dirichlet) -> Dirichlet:
+    return Dirichlet.from_logits(q.log_mean.double(), q.log_precision.double().clamp(_LOWEST, _HIGHEST))
 
 
 class _KernelToPoints(torch.autograd.Function):
@@ -70,7 +75,7 @@ class _KernelToPoints(torch.autograd.Function):
             averages, in_mean, scaling = sweep(mean, weights, table, points)
         else:
             # A few inputs at a time, so that intermediate results fit the cache. A GPU prefers few large operations.
-            rows = max(1, (2**28 if mean.is_cuda else 2**19) // points[:, 0].numel())
+            rows = max(1, (2**28 if mean.is_cuda else 2**19) // max(1, points.shape[0] * points.shape[2]))
             each = (mean.split(rows), weights.split(rows), table.split(rows), points.split(rows, dim=1))
             parts = [_sweep(*part) for part in zip(*each, strict=True)]
             averages, in_mean, scaling = (torch.cat(column) for column in zip(*parts, strict=True))
@@ -188,15 +193,16 @@ def kernel_within(q: Dirichlet, coefficients: Sequence[float]) -> Float[Tensor, 
     order = len(coefficients) - 1
     if order == 0:
         return torch.full_like(q.log_precision, coefficients[0], dtype=torch.float64)
-    log_alpha = q.log_concentration()
-    log_scale = torch.nn.functional.softplus(q.log_precision.double())  # log(1 + alpha_0), as in kernel_between
+    q = _within_range(q)
+    log_alpha = q.log_mean + q.log_precision.unsqueeze(-1)
+    log_scale = torch.nn.functional.softplus(q.log_precision)  # log(1 + alpha_0), as in kernel_between
     degrees = _counting(order, log_alpha) + 2
     sums = _PowerSums.apply(log_alpha - log_scale.unsqueeze(-1), degrees)  # type: ignore[no-untyped-call]
     table = _constants(_cumulant_coefficients(order), log_alpha.device).view(order, order)
     excess = (2 * (degrees - 1).unsqueeze(-1) - degrees).clamp(min=0)  # 2 m - d; the table is 0 where this is negative
     cumulants = ((table * torch.exp(-log_scale[:, None, None] * excess)) @ sums.unsqueeze(-1)).squeeze(-1)
     steps = degrees - 2
-    precision = q.log_precision.double().exp().unsqueeze(-1)
+    precision = q.precision.unsqueeze(-1)
     factors = _products((steps + 1) * torch.exp(2 * log_scale).unsqueeze(-1) / (precision + steps).square())
     series: Tensor = _Exponential.apply(cumulants)  # type: ignore[no-untyped-call]
     return coefficients[0] + (series * factors) @ _constants(tuple(coefficients[1:]), log_alpha.device)
@@ -277,9 +283,10 @@ def kernel_between(p: Dirichlet, q: Dirichlet, coefficients: Sequence[float]) ->
               [t^j] \prod_k \sum_m \frac{(\alpha_k)_m (\beta_k)_m}{m!}\, t^m
 
     The product over classes is a tree of truncated convolutions. ``t`` is scaled by :math:`(1 + \alpha_0)(1 + \beta_0)`,
-    which keeps every coefficient within the range of float64 for precisions from 1e-6 to 1e9.
+    which keeps every coefficient within the range of float64.
     """
-    alpha, beta = p.log_concentration().exp(), q.log_concentration().exp()
+    # A product of two concentrations must be a number whose logarithm is finite.
+    alpha, beta = (_within_range(each).log_concentration().clamp(min=-300).exp() for each in (p, q))
     alpha_0, beta_0 = alpha.sum(-1, keepdim=True), beta.sum(-1, keepdim=True)
     scale = (1 + alpha_0) * (1 + beta_0)
     steps = _counting(len(coefficients) - 1, alpha)

@@ -3,6 +3,7 @@
 Both fits are batched: every input takes its own Newton or quasi-Newton steps, all of them in the same few tensors.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -98,8 +99,8 @@ def _within_bounds(alpha: Float[Tensor, "N K"]) -> Float[Tensor, "N K"]:
 def moment_match(log_particles: Float[Tensor, "S B K"]) -> Dirichlet:
     """The Dirichlet with the particles' mean and total variance, which is close to the nearest one in MMD."""
     particles = log_particles.double().exp()
-    mean = particles.mean(0).clamp(min=1e-100)
-    variance = particles.var(0, correction=0).sum(-1)
+    centre = particles.mean(0)
+    mean, variance = centre.clamp(min=1e-100), (particles - centre).square().mean(0).sum(-1)
     room = (mean * (1 - mean)).sum(-1)
     spread = torch.where(variance > 1e-20 * room, variance, 1e-20 * room.clamp(min=1e-100))
     precision = (room.clamp(min=1e-100) / spread - 1).clamp(1e-2, 1e8)
@@ -117,14 +118,19 @@ def minimum_mmd(
 ) -> Dirichlet:
     """The Dirichlet nearest to each input's particles in exact MMD, by quasi-Newton steps.
 
+    At temperatures of 100 or more, the precision hardly counts beside the mean; from a start that is far off, it may stay.
+
     Args:
         log_particles: The particles of each input.
         kernel: A kernel that is a power series in the inner product; by default the exponential one.
         max_steps: Largest number of steps.
         start: First guess; by default the most likely Dirichlet.
-        tolerance: An input is done once a step lowers its squared MMD by no more than this.
+        tolerance: An input is done once a step lowers its squared MMD by no more than this, times twice the sum of the
+            kernel's coefficients beyond the linear one where that is below 1: the precision is fitted by them alone.
     """
-    coefficients = (kernel or Exponential()).power_series()
+    _, *coefficients = (kernel or Exponential()).power_series()
+    coefficients = [0.0, *coefficients]  # a constant cancels
+    scale = min(1.0, 2 * math.fsum(coefficients[2:])) or 1.0
     points = log_particles.double().exp()
     start = maximum_likelihood(log_particles.double()) if start is None else start
 
@@ -134,7 +140,7 @@ def minimum_mmd(
 
     def distance(parameters: Tensor, rows: Tensor) -> Tensor:
         q = to_dirichlet(parameters)
-        return kernel_within(q, coefficients) - 2 * kernel_to_points(q, points[:, rows], coefficients)
+        return (kernel_within(q, coefficients) - 2 * kernel_to_points(q, points[:, rows], coefficients)) / scale
 
     # The most likely Dirichlet may give a rare class a log-mean of -200, where the gradient of the MMD vanishes.
     logits = start.log_mean.double().clamp(min=-15.0)

@@ -71,8 +71,8 @@ class CriticEMD(BaseObjective):
         particles = log_particles.detach().exp().to(q.mean)
         num_samples = self.num_samples or len(particles)
         x = _rows(x).to(q.mean)
-        critic, optimizer = self._ready(x[0].numel(), q.num_classes, q.mean)
-        if torch.is_grad_enabled():
+        critic, optimizer = self._ready(x.shape[1:].numel(), q.num_classes, q.mean)
+        if torch.is_grad_enabled() and len(x):
             for _ in range(self.critic_steps):
                 self._step(critic, optimizer, x, particles, q.detach().rsample(num_samples))
         critic.requires_grad_(False)

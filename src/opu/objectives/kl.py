@@ -1,13 +1,17 @@
 """Forward KL: plain, with the gradient of each input clipped, or of the mean alone (cross-entropy)."""
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from opu.batches import Batch
 from opu.checks import check_positive
 from opu.distributions.dirichlet import Dirichlet
+from opu.distributions.gamma import remainder_slope
+from opu.distributions.simplex import normalised
 from opu.objectives.base import BaseObjective
+
+_LARGEST_FOR_NORM = 300.0
 
 
 class ForwardKL(BaseObjective):
@@ -15,11 +19,17 @@ class ForwardKL(BaseObjective):
 
     The particles enter through the mean of their log-probabilities alone, so that even a few particles per step give an
     unbiased gradient.
+
+    Rounding of the particles counts :math:`\alpha_0` times. Particles in float32 are therefore normalised again in float64;
+    otherwise value and gradient in the log-precision would be off by 0.2 at log-precision 20 and by 3e5 at 33. Those in
+    float64 are taken as they are: value and gradient have errors of about 1e-7 at log-precision 20 and a few hundredths at
+    33. Where particles contradict a student of log-precision 88 or more, the value or its gradient is infinite in float32,
+    and a run stops with a message; :class:`ClippedKL` goes on.
     """
 
     def __call__(self, x: Batch, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
         """One value per input; it may be negative, as densities may exceed 1."""
-        return -q.log_prob(log_particles.double().mean(0))
+        return -q.mean_log_prob(_mean_log(log_particles)).to(q.mean.dtype)
 
 
 class ClippedKL(BaseObjective):
@@ -30,7 +40,8 @@ class ClippedKL(BaseObjective):
     larger than that of any other. A few such inputs would drive the precision of all inputs to its lower bound.
 
     Clipping does not move an input's optimum, since the gradient vanishes there. With few particles it also clips noise,
-    which moves the optimum a little: use 32 or more. The value, by which epochs are compared, is that of the plain KL.
+    which moves the optimum a little: use 32 or more. The value, by which epochs are compared, is that of the plain KL, or
+    the largest number of its dtype where that is infinite.
 
     Args:
         max_norm: Largest norm of one input's gradient.
@@ -42,13 +53,12 @@ class ClippedKL(BaseObjective):
 
     def __call__(self, x: Batch, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
         """One value per input, that of the forward KL; the gradient is clipped."""
-        value = ForwardKL()(x, log_particles, q.detach())
+        mean_log, limits = _mean_log(log_particles), torch.finfo(q.mean.dtype)
+        value = (-q.detach().mean_log_prob(mean_log)).clamp(limits.min, limits.max).to(q.mean.dtype)
         if not torch.is_grad_enabled():
             return value
         log_concentration = q.log_concentration()
-        alpha = log_concentration.detach().exp()
-        expected = torch.digamma(alpha) - torch.digamma(alpha.sum(-1, keepdim=True))
-        gradient = alpha * (expected - log_particles.double().mean(0))
+        gradient = _gradient(q.detach(), mean_log)
         gradient = gradient * (self.max_norm / gradient.norm(dim=-1, keepdim=True).clamp(min=self.max_norm))
         # This term has value 0 and the clipped gradient.
         carrier: Tensor = (gradient * (log_concentration - log_concentration.detach())).sum(-1)
@@ -56,6 +66,23 @@ class ClippedKL(BaseObjective):
 
     def __repr__(self) -> str:
         return f"ClippedKL({self.max_norm:g})"
+
+
+def _mean_log(log_particles: Float[Tensor, "S B K"]) -> Float64[Tensor, "B K"]:
+    """Mean log-probabilities of the particles, which are normalised again if they were rounded to less than float64."""
+    mean_log = log_particles.double().mean(0)
+    if log_particles.dtype == torch.float64:
+        return mean_log
+    return mean_log - log_particles.double().exp().sum(-1, keepdim=True).log().mean(0)
+
+
+def _gradient(q: Dirichlet, mean_log: Float64[Tensor, "B K"]) -> Float64[Tensor, "B K"]:
+    r"""Gradient in :math:`\ln\alpha`, which is :math:`\alpha_k\,(\psi(\alpha_k) - \psi(\alpha_0) - \overline{\ln\pi_k})`."""
+    log_mean, g = normalised(q.log_mean), q.log_precision.double().unsqueeze(-1)
+    # Above this precision, the direction alone counts, and the square of the norm must be a number.
+    alpha = torch.exp(log_mean + g.clamp(max=_LARGEST_FOR_NORM))
+    slopes = remainder_slope(log_mean + g) - log_mean.exp() * remainder_slope(g)
+    return alpha * (log_mean - mean_log) + slopes
 
 
 class CrossEntropy(BaseObjective):
@@ -67,4 +94,5 @@ class CrossEntropy(BaseObjective):
 
     def __call__(self, x: Batch, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
         """One value per input."""
-        return -(log_particles.exp().mean(0).to(q.log_mean) * q.log_mean).sum(-1)
+        # Normalised again in float64: in float32 the logarithm of a mean of 1 - 1e-9 is 0.
+        return -(log_particles.exp().mean(0) * normalised(q.log_mean)).sum(-1).to(q.mean.dtype)

@@ -69,6 +69,8 @@ def sinkhorn_divergence(
 
 
 def _converged(f_step: Tensor, g_step: Tensor, blur: float) -> bool:
+    if not f_step.numel():
+        return True
     if being_captured(f_step):  # a CUDA graph cannot read values, so all steps are taken
         return False
     return float(torch.maximum(f_step.abs().max(), g_step.abs().max())) < _TOLERANCE * blur

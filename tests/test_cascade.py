@@ -70,11 +70,16 @@ def test_any_measure_can_be_the_score(score):
     assert uncertainty[chosen].min() >= uncertainty[~chosen].max()
 
 
-def test_a_score_that_is_no_number_goes_to_the_teacher():
-    cascade = Cascade(Known(), teacher, 0.1).calibrate(torch.linspace(0, 4, 100).unsqueeze(1))
-    prediction = cascade(torch.tensor([[1.0], [torch.nan]]))
-    assert prediction.by_teacher.tolist() == [False, True]
-    assert np.isfinite(prediction.probabilities).all()
+def test_a_score_that_is_no_number_goes_to_the_teacher_unless_the_input_is_none():
+    class Broken(Known):
+        def forward(self, x):
+            q = super().forward(x)
+            return opu.Dirichlet(torch.where(x == 2, torch.nan, q.mean), q.log_precision)
+
+    cascade = Cascade(Broken(), teacher, 0.1).calibrate(torch.linspace(0, 1, 100).unsqueeze(1))
+    prediction = cascade(torch.tensor([[0.5], [2.0], [torch.nan]]))
+    assert prediction.by_teacher.tolist() == [False, True, False]
+    assert prediction.finite.tolist() == [True, True, False]
 
 
 def test_the_report_adds_up():

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from opu.distributions.dirichlet import Dirichlet
 from opu.measures import predictive_entropy
-from opu.novelty import FEWEST_INPUTS, FOR_TABLES, MOST_QUANTILES, Blend, Novelty, negative_log_p
+from opu.novelty import FEWEST_INPUTS, FOR_IMAGES, FOR_TABLES, MOST_INPUTS, Blend, Novelty
+from opu.ranks import Slack, combined, left_out, negative_log_p
 
 laws = settings(deadline=None, max_examples=60, derandomize=True, phases=(Phase.explicit, Phase.generate))
 LEVELS = (0.01, 0.05, 0.1, 0.5)
@@ -50,16 +51,50 @@ def flagged(make, rates: tuple[float, ...], *, calibrations: int, size: int, fre
 # p-values
 
 
-@pytest.mark.parametrize("size", [500, 1500, 2 * MOST_QUANTILES])
+@pytest.mark.parametrize("size", [500, 1500, 2 * MOST_INPUTS])
 def test_p_values_of_fresh_ordinary_inputs_are_uniform(size):
     got, band = flagged(both_vary, LEVELS, calibrations=20, size=size, fresh=1500)
     # The tail beyond the range of calibration is a continuation, so one part in the sample is forgiven.
     np.testing.assert_array_less(abs(got.numpy() - LEVELS), band + 1 / size)
 
 
-def test_p_values_are_roughly_right_from_ten_inputs():
-    got, band = flagged(both_vary, (0.2, 0.5), calibrations=300, size=FEWEST_INPUTS, fresh=50)
-    np.testing.assert_array_less(abs(got.numpy() - (0.2, 0.5)), band + 0.05)
+def opposed(count: int) -> Dirichlet:
+    """Entropy and precision that have nothing to do with one another, with long tails."""
+    logits = torch.randn(count, 4, dtype=torch.float64) * torch.rand(count, 1, dtype=torch.float64) * 4
+    return Dirichlet.from_logits(logits, 3 - torch.randn(count, dtype=torch.float64).exp())
+
+
+@pytest.mark.parametrize("make", [both_vary, opposed])
+@pytest.mark.parametrize("share", [0.1, 0.5])
+@pytest.mark.parametrize("size", [FEWEST_INPUTS, 60])
+def test_p_values_from_few_inputs_never_flag_too_often(size, share, make):
+    # Each rate is one that so many inputs can hold exactly: k / (n + 1).
+    rates = [k / (size + 1) for k in (1, 2, max(2, size // 4))]
+    repeats, fresh = 150, 40
+    hits = torch.zeros(3)
+    for _ in range(repeats):
+        p = Novelty.fit(make(size), Blend(share, 0.0)).p_value(make(fresh))
+        hits += torch.tensor([(p <= rate * (1 + 1e-9)).double().mean() for rate in rates])
+    got = (hits / repeats).numpy()
+    # The inputs of one calibration share its error, so that only calibrations count as independent.
+    band = 4 * np.sqrt(np.array(rates) * (1 - np.array(rates)) / repeats * (1 / fresh + 1 / size))
+    np.testing.assert_array_less(got, np.array(rates) + band)
+    assert got[2] > 0.6 * rates[2]  # and nearly as often as they may
+
+
+def test_a_score_among_others_is_the_score_without_oneself():
+    q = both_vary(40)
+    columns = torch.stack([predictive_entropy(q), -q.log_precision], -1)
+    columns[::3] = columns[0]  # some tie
+    slack, shares = Slack.of(columns), torch.tensor([0.9, 0.1]).double()
+    got = left_out(columns, shares, slack)
+    for i, row in enumerate(slack(columns)):
+        others = columns[torch.arange(40) != i].T.sort(-1).values.contiguous()
+        parts = torch.stack([negative_log_p(row[j : j + 1], others[j]) for j in (0, 1)], -1)
+        # Up to the scale of the tail, which the largest and the smallest value have from all others.
+        inside = (others[:, 0] <= columns[i]) & (columns[i] <= others[:, -1])
+        if bool(inside.all()):
+            torch.testing.assert_close(got[i], combined(parts, shares)[0], rtol=1e-9, atol=1e-9)
 
 
 def test_p_values_are_uniform_where_all_precisions_tie():
@@ -72,6 +107,38 @@ def test_p_values_are_uniform_where_all_entropies_tie():
     rates = (0.01, 0.05, 0.1)
     got, band = flagged(entropy_is_constant, rates, calibrations=20, size=1000, fresh=1000)
     np.testing.assert_array_less(abs(got.numpy() - rates), band + 1 / 1000)
+
+
+def test_identical_predictions_have_a_p_value_of_one():
+    one = both_vary(1)
+    for blend in (FOR_IMAGES, FOR_TABLES):
+        novelty = Novelty.fit(one[[0] * 50], blend)
+        assert novelty.p_value(one[[0] * 2]).tolist() == [1, 1]
+
+
+@laws
+@given(st.integers(0, 2**31), st.integers(2, 8), st.sampled_from([1e-7, 1e-6, 1e-5]), st.sampled_from([0.1, 0.9]))
+def test_rounding_does_not_break_ties(seed, num_groups, rounding, share):
+    """A few groups of alike inputs, as rows of binary columns are, with the errors of float32 in logits and precision."""
+    torch.manual_seed(seed)
+    logits, g = 4 * torch.randn(num_groups, 3, dtype=torch.float64), 3 * torch.randn(num_groups, dtype=torch.float64)
+
+    def rows(count):
+        which = torch.randint(num_groups, (count,))
+        off = [1 + rounding * (2 * torch.rand(n, dtype=torch.float64) - 1) for n in ((count, 3), (count,))]
+        return Dirichlet.from_logits(logits[which] * off[0], g[which] * off[1]), which
+
+    q, which = rows(300)
+    fresh, group = rows(100)
+    novelty = Novelty.fit(q, Blend(share, 0.0))
+    p = novelty.p_value(fresh)
+    for k in group.unique():
+        # All inputs of its own group, and of groups that are more novel, are at least as novel.
+        own = int((which == k).sum())
+        assert float(p[group == k].min()) >= (own + 1) / 301 - 1e-9
+    limits = [novelty.threshold(rate) for rate in (0.01, 0.05, 0.2)]
+    for rate, limit in zip((0.01, 0.05, 0.2), limits, strict=True):
+        assert torch.equal(novelty(fresh).float() > limit, p <= rate + 1e-9)
 
 
 def test_p_values_never_flag_too_often_where_everything_ties():
@@ -104,7 +171,7 @@ def test_a_threshold_flags_about_its_rate(rate, make):
 
 def test_a_threshold_falls_as_its_rate_rises():
     novelty = Novelty.fit(both_vary(300))
-    thresholds = [novelty.threshold(rate) for rate in (0.001, 0.01, 0.1, 0.5, 0.9)]
+    thresholds = [novelty.threshold(rate) for rate in (0.004, 0.01, 0.1, 0.5, 0.9)]
     assert thresholds == sorted(thresholds, reverse=True)
 
 
@@ -114,13 +181,12 @@ def test_p_values_fall_as_novelty_rises(seed, size):
     torch.manual_seed(seed)
     novelty, q = Novelty.fit(both_vary(size)), both_vary(50)
     score, p = novelty(q), novelty.p_value(q)
-    assert ((p > 0) & (p < 1)).all()
+    assert ((p > 0) & (p <= 1)).all()
     order = score.argsort()
     assert (p[order].diff() <= 0).all()
-    smallest = 1 / (size + 1)  # so few inputs prove no more
-    assert float(p.min()) >= smallest * (1 - 1e-9)
-    above = (score[order].diff() > 1e-9) & (p[order][1:] > smallest * (1 + 1e-9))
-    assert (p[order].diff()[above] < 0).all()
+    # One more than the number of calibration scores that are at least as large, of one more than all of them.
+    at_least = (novelty.scores >= score.unsqueeze(-1)).sum(-1)
+    torch.testing.assert_close(p, (1 + at_least).double() / (size + 1), rtol=1e-12, atol=0)
 
 
 # NegativeLogP
@@ -223,7 +289,9 @@ def test_novelty_is_the_rarer_of_two_tails_each_with_its_share_of_the_alarms(sha
     p_entropy = (entropy.unsqueeze(0) >= entropy.unsqueeze(1) - 1e-12).sum(-1) / 101
     p_precision = (q.log_precision.unsqueeze(0) <= q.log_precision.unsqueeze(1)).sum(-1) / 101
     want = torch.maximum(-(of_entropy * p_entropy).log(), -(of_precision * p_precision).log()).double()
-    torch.testing.assert_close(novelty(q), want, rtol=1e-6, atol=1e-6)
+    # Up to the slack of rounding, which lowers E by a fraction of 2e-4.
+    torch.testing.assert_close(novelty(q), want, rtol=0, atol=0.1)
+    assert float((novelty(q) - want).abs().median()) < 1e-3
 
 
 # Invariance
@@ -239,7 +307,8 @@ def test_novelty_does_not_depend_on_the_scale_of_log_precision(seed, shift, scal
 
     ordinary, fresh = both_vary(60), both_vary(60)
     before, after = Novelty.fit(ordinary)(fresh), Novelty.fit(moved(ordinary))(moved(fresh))
-    torch.testing.assert_close(after, before, rtol=1e-6, atol=1e-9)
+    assert float((after - before).abs().median()) < 1e-2  # the slack of rounding does not move along
+    torch.testing.assert_close(after, before, rtol=1e-2, atol=0.2)
 
 
 def test_ranks_within_the_calibration_inputs_survive_any_monotone_map():
@@ -247,23 +316,58 @@ def test_ranks_within_the_calibration_inputs_survive_any_monotone_map():
         return Dirichlet(q.mean, q.log_precision**3 / 10 + q.log_precision, q.log_mean)
 
     q = both_vary(200)
-    torch.testing.assert_close(Novelty.fit(bent(q))(bent(q)), Novelty.fit(q)(q), rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(Novelty.fit(bent(q))(bent(q)), Novelty.fit(q)(q), rtol=1e-3, atol=0.02)
 
 
 # Storage and refusals
 
 
-@pytest.mark.parametrize("size", [FEWEST_INPUTS, 300, MOST_QUANTILES + 1000])
+@pytest.mark.parametrize("size", [FEWEST_INPUTS, 300, MOST_INPUTS + 1000])
 def test_state_survives_a_round_trip(size):
     novelty, fresh = Novelty.fit(both_vary(size), Blend(0.7, 0.3)), both_vary(40)
     stored = {name: buffer.clone() for name, buffer in novelty.state_dict().items()}
     assert stored.keys() == {"entropy", "dispersion", "scores", "blend"}
-    assert all(len(buffer) == min(size, MOST_QUANTILES) for name, buffer in stored.items() if name != "blend")
+    assert all(len(buffer) == min(size, MOST_INPUTS) for name, buffer in stored.items() if name != "blend")
     other = Novelty(**{name: torch.zeros_like(buffer) for name, buffer in stored.items()})
     other.load_state_dict(stored)
     assert torch.equal(other(fresh), novelty(fresh))
     assert torch.equal(other.p_value(fresh), novelty.p_value(fresh))
-    assert other.threshold(0.05) == novelty.threshold(0.05)
+    assert other.threshold(0.1) == novelty.threshold(0.1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_calibration_values_stay_exact_in_a_student_of_any_type(dtype):
+    novelty = Novelty.fit(both_vary(300))
+    before = {name: buffer.clone() for name, buffer in novelty.state_dict().items()}
+    novelty.to(dtype)
+    for name, buffer in novelty.state_dict().items():
+        assert buffer.dtype == torch.float64
+        assert torch.equal(buffer, before[name])
+
+
+def test_predictions_that_are_no_numbers_are_novel():
+    novelty, q = Novelty.fit(both_vary(300)), both_vary(5)
+    bad = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0, 0.0]).double()
+    precision = Dirichlet(q.mean, q.log_precision + bad, q.log_mean)
+    mean = Dirichlet(q.mean + bad[:, None], q.log_precision, q.log_mean + bad[:, None])
+    for broken in (precision, mean):
+        assert (novelty.p_value(broken)[:3] == novelty.least_p_value).all()
+        assert (novelty(broken)[:3] > novelty.scores.max()).all()
+        torch.testing.assert_close(novelty(broken)[3:], novelty(q)[3:])
+
+
+def test_predictions_that_are_no_numbers_do_not_calibrate():
+    q = both_vary(30)
+    log_precision = q.log_precision.clone()
+    log_precision[[3, 5]] = torch.nan
+    with pytest.raises(ValueError, match=r"predictions that are numbers; 2 of 30 are NaN or infinite"):
+        Novelty.fit(Dirichlet(q.mean, log_precision, q.log_mean))
+
+
+@pytest.mark.parametrize(("size", "rate", "needed"), [(20, 0.01, 99), (98, 0.01, 99), (10, 0.05, 19), (60, 0.001, 999)])
+def test_a_rate_that_so_few_inputs_cannot_hold_is_refused(size, rate, needed):
+    with pytest.raises(ValueError, match=rf"needs at least {needed} calibration inputs; there were {size}"):
+        Novelty.fit(both_vary(size)).threshold(rate)
 
 
 def test_novelty_answers_in_the_dtype_of_the_student_and_calibrates_outside_its_graph():
@@ -308,3 +412,25 @@ def test_for_rows_bluntness_is_the_negative_mean_log_concentration():
 def test_a_rate_outside_its_range_is_refused(rate):
     with pytest.raises(ValueError, match=r"must lie between 0 and 1; got"):
         Novelty.fit(both_vary(20)).threshold(rate)
+
+
+@pytest.mark.parametrize("size", [MOST_INPUTS - 1, MOST_INPUTS, MOST_INPUTS + 1, MOST_INPUTS + 2, 5000, 20_000])
+def test_inputs_that_tie_are_not_novel_however_many_there_are(size):
+    q = Dirichlet.from_logits(torch.zeros(size, 3), torch.zeros(size))
+    assert (Novelty.fit(q).p_value(q[:5]) == 1).all()
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3, 4])
+def test_rates_hold_for_many_inputs_of_few_kinds(columns):
+    """A table of a few binary columns: the share of p-values up to a level is at most that level."""
+    torch.manual_seed(columns)
+    weight, bias = torch.randn(columns, 3), torch.randn(columns)
+
+    def predictions(count):
+        x = (torch.rand(count, columns) < 0.3).float()
+        return Dirichlet.from_logits(2 * x @ weight, x @ bias)
+
+    novelty, fresh = Novelty.fit(predictions(10_000)), predictions(20_000)
+    p = novelty.p_value(fresh)
+    for level in (0.01, 0.05, 0.1, 0.25, 0.5):
+        assert (p <= level).double().mean() < level + 4 * (level * (1 - level) * (1 / MOST_INPUTS + 1 / 20_000)) ** 0.5

@@ -153,7 +153,7 @@ def test_only_some_scores_are_kept(prediction):
 def test_columns_and_frames_name_everything(prediction):
     found = prediction.columns(["cat", "dog", "owl"], level=0.5)
     expected = [f"{what}_{name}" for name in ("cat", "dog", "owl") for what in ("probability", "low", "high")]
-    assert list(found) == ["prediction", *expected, *prediction.scores, "novelty_p_value"]
+    assert list(found) == ["prediction", *expected, *prediction.scores, "novelty_p_value", "finite"]
     assert found["prediction"].tolist() == [["cat", "dog", "owl"][k] for k in prediction.predicted]
     assert (found["low_dog"] <= found["high_dog"]).all()
     assert "low_0" not in prediction.columns(level=None)

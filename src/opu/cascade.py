@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from opu import measures
-from opu.batches import Batch, take
+from opu.batches import Batch, finite_rows, take
 from opu.checks import check_labels
 from opu.choices import check_choice
 from opu.distributions.dirichlet import Dirichlet
@@ -61,7 +61,10 @@ class Cascade:
 
     def calibrate(self, inputs: Any) -> "Cascade":
         """Set the threshold on held-out in-distribution inputs of any kind, some hundreds of them."""
-        scores = np.sort(self._student(inputs).scores[self.score])
+        batches = batches_for(as_student(self.student), inputs)  # refuses inputs that are not finite
+        scores = np.sort(predict_batches(self.student, batches).scores[self.score])
+        if np.isnan(scores).any():
+            raise ValueError("a threshold needs predictions that are numbers; the student gives NaN for some inputs.")
         if len(scores) < FEWEST_INPUTS:
             raise ValueError(
                 f"a threshold needs at least {FEWEST_INPUTS} in-distribution inputs, better some hundreds; got {len(scores)}."
@@ -82,7 +85,8 @@ class Cascade:
         """Predict inputs of any kind; ``by_teacher`` of the prediction says which model gave it.
 
         The teacher's rows have the average of its particles as probabilities, and the measures and the most likely Dirichlet
-        of its particles. Novelty and its p-value are the student's for all rows.
+        of its particles. Novelty and its p-value are the student's for all rows. Inputs with NaN or infinite values have no
+        prediction, and are not passed on.
         """
         if self.threshold is None:
             raise ValueError("the cascade has no threshold yet; call calibrate(inputs) with held-out inputs.")
@@ -92,7 +96,8 @@ class Cascade:
     def _predict(self, x: Batch) -> Prediction:
         assert self.threshold is not None
         ours = predict_batches(self.student, [x])
-        uncertain = ~(ours.scores[self.score] <= self.threshold)  # NaN counts as uncertain
+        # A prediction that is NaN counts as uncertain; about an input that is not finite the teacher knows no more.
+        uncertain = ~(ours.scores[self.score] <= self.threshold) & finite_rows(x).cpu().numpy()
         rows: NDArray[np.int64] = uncertain.nonzero()[0]
         if len(rows):
             particles = self.teacher(take(x, torch.from_numpy(rows)), self.num_particles).cpu()
@@ -135,7 +140,7 @@ class Cascade:
         return {"budget": self.budget, "fraction": prediction.fraction, "score": self.score, **quality}
 
     def _student(self, inputs: Any) -> Prediction:
-        return predict_batches(self.student, batches_for(as_student(self.student), inputs))
+        return predict_batches(self.student, batches_for(as_student(self.student), inputs, finite=False))
 
 
 def _replaced(q: Dirichlet | None, rows: Tensor, others: Dirichlet) -> Dirichlet:

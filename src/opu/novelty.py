@@ -13,17 +13,25 @@ For images B is C, the negative log-precision, with a tenth of the false alarms.
 data; with more, false alarms by C would hide inputs just outside the data, which E finds. In a table many in-distribution
 rows lie between classes, so E says little, and B has nine tenths. There B is :math:`-\tfrac1K \sum_k \ln\alpha_k`: a class
 with a large concentration hides a small one in :math:`\alpha_0`, but not in this mean. ``docs/log.md`` has the studies.
+
+The p-value of N is that of conformal prediction, :math:`(1 + \#\{i : N_i \ge N(x)\}) / (n + 1)`. The scores
+:math:`N_i` of the :math:`n` calibration inputs are each computed from the :math:`n - 1` others, since a fresh input is
+not among those that it is ranked against either. :mod:`opu.ranks` has the ranks, and says how ties are kept.
 """
 
+import copy
+import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from opu.distributions.dirichlet import Dirichlet
+from opu.ranks import Slack, combined, left_out, negative_log_p, tail_scales
 
-MOST_QUANTILES = 2048
+MOST_INPUTS = 2048
 FEWEST_INPUTS = 10
 
 
@@ -55,6 +63,9 @@ class Novelty(nn.Module):
 
     Build it with :meth:`fit` from a student's predictions for held-out in-distribution inputs, ideally ones that the teacher
     was not trained on. The buffers hold sorted values of E, of B and of N on those inputs, and the two numbers of the blend.
+    They stay in float64 when the student is converted to another type.
+
+    A prediction that is not a number is always novel: its score is :attr:`beyond`, and its p-value the least.
     """
 
     entropy: Tensor
@@ -66,9 +77,10 @@ class Novelty(nn.Module):
     def __init__(self, entropy: Tensor, dispersion: Tensor, scores: Tensor, blend: Tensor) -> None:
         super().__init__()
         for name, values in (("entropy", entropy), ("dispersion", dispersion), ("scores", scores), ("blend", blend)):
-            self.register_buffer(name, values.double())
-        self.register_buffer("tails", torch.ones(3, 2, dtype=torch.float64), persistent=False)
+            self.register_buffer(name, values.double().contiguous())
+        self.register_buffer("tails", torch.ones(2, 2, dtype=torch.float64), persistent=False)
         self.register_load_state_dict_post_hook(_measure_tails)  # type: ignore[no-untyped-call]
+        self.arithmetic = torch.float32
         _measure_tails(self)
 
     @classmethod
@@ -80,26 +92,53 @@ class Novelty(nn.Module):
                 f"{len(q)}. Hold more inputs out."
             )
         numbers = torch.tensor([blend.share, blend.tilt], dtype=torch.float64, device=q.mean.device)
-        entropy, dispersion = _measures(q.detach(), numbers)
-        tails = negative_log_p(entropy, entropy.sort().values), negative_log_p(dispersion, dispersion.sort().values)
-        return cls(_quantiles(entropy), _quantiles(dispersion), _quantiles(_combined(*tails, numbers)), numbers)
+        columns = _measures(q.detach(), numbers)
+        finite = columns.isfinite().all(-1)
+        if not bool(finite.all()):
+            raise ValueError(
+                f"novelty is calibrated on predictions that are numbers; {int((~finite).sum())} of {len(q)} are NaN or "
+                "infinite. Check these inputs, and the student's weights."
+            )
+        columns = calibrate_on(columns)
+        scores = left_out(columns, shares_of(numbers), Slack.of(columns))
+        entropy, dispersion = columns.sort(0).values.unbind(-1)
+        return cls(entropy, dispersion, scores.sort().values, numbers)
 
     def forward(self, q: Dirichlet) -> Float[Tensor, "*B"]:
         """N: it grows with novelty, and has no upper bound."""
-        entropy, dispersion = _measures(q, self.blend)
-        tails = (
-            negative_log_p(entropy, self.entropy, self.tails[0]),
-            negative_log_p(dispersion, self.dispersion, self.tails[1]),
-        )
-        return _combined(*tails, self.blend).to(q.mean.dtype)
+        return self._score(q).to(q.mean.dtype)
 
     def p_value(self, q: Dirichlet) -> Float[Tensor, "*B"]:
-        """Probability that an in-distribution input scores at least this high: flag below 0.01 for 1 % of false alarms.
+        """The conformal p-value: of in-distribution inputs, at most a fraction ``a`` has one of ``a`` or less.
 
         It is never below ``1 / (n + 1)`` for ``n`` calibration inputs (2,048 at most), since these prove no more than that.
+        Flagging inputs below 0.01 therefore needs a hundred of them.
         """
-        p = torch.exp(-negative_log_p(self(q).double(), self.scores, self.tails[2]))
-        return p.clamp(min=self.least_p_value).to(q.mean.dtype)
+        smaller = torch.searchsorted(self.scores, self._score(q).contiguous())
+        count = len(self.scores) + 1
+        return ((count - smaller).double() / count).to(q.mean.dtype)
+
+    def _score(self, q: Dirichlet) -> Float[Tensor, "*B"]:
+        # Twice the slack of calibration scores, so that an input which ties with some of them ranks below all of these.
+        measured = _measures(q, self.blend)
+        values = self.slack()(measured, 2)
+        columns = (self.entropy, self.dispersion)
+        parts = [negative_log_p(values[..., j], each, self.tails[j]) for j, each in enumerate(columns)]
+        score = combined(torch.stack(parts, -1), shares_of(self.blend))
+        return torch.where(measured.isfinite().all(-1), score, self.beyond)
+
+    def slack(self) -> Slack:
+        """What rounding may change in E and B."""
+        ends = [torch.maximum(-each[0], each[-1]) for each in (self.entropy, self.dispersion)]  # they are sorted
+        return Slack.up_to(torch.stack(ends), self.arithmetic)
+
+    def in_arithmetic(self, dtype: torch.dtype) -> "Novelty":
+        """The same score for predictions of a network that computes in this type, if that is a coarser one."""
+        if dtype not in Slack.RELATIVE or Slack.RELATIVE[dtype] <= Slack.RELATIVE[self.arithmetic]:
+            return self
+        other = copy.copy(self)
+        other.arithmetic = dtype
+        return other
 
     @property
     def least_p_value(self) -> float:
@@ -112,76 +151,73 @@ class Novelty(nn.Module):
         return float(self.scores[-1]) + 1.0
 
     def threshold(self, rate: float) -> float:
-        """The score that a fraction ``rate`` of in-distribution inputs exceeds."""
-        if not 0 < rate < 1:
-            raise ValueError(f"the rate of false alarms must lie between 0 and 1; got {rate}. Use 0.01 for 1 %.")
-        return float(torch.quantile(self.scores, 1 - rate))
+        """The score that at most a fraction ``rate`` of in-distribution inputs exceeds: the one of that p-value.
+
+        A rate below ``1 / (n + 1)`` is refused, since ``n`` calibration inputs cannot tell it from 0.
+        """
+        return threshold(self.scores, rate)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "Novelty":
+        """Move with the student to another device; the numbers stay in float64."""
+        exact = {name: buffer.double() for name, buffer in self._buffers.items() if buffer is not None}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, buffer in exact.items():
+            moved = self._buffers[name]
+            assert moved is not None
+            self._buffers[name] = buffer.to(moved.device)
+        return self
+
+
+def check_rate(rate: float, num_inputs: int) -> int:
+    """How many of so many calibration inputs a rate of false alarms lets be flagged; a rate that they cannot hold is refused.
+
+    Args:
+        rate: Fraction of in-distribution inputs that may be flagged.
+        num_inputs: Number of calibration inputs.
+    """
+    if not 0 < rate < 1:
+        raise ValueError(f"the rate of false alarms must lie between 0 and 1; got {rate}. Use 0.01 for 1 %.")
+    allowed = math.floor(rate * (num_inputs + 1) + 1e-9)
+    if allowed == 0:
+        raise ValueError(
+            f"a rate of false alarms of {rate:g} needs at least {math.ceil(1 / rate - 1e-9) - 1} calibration inputs; there "
+            f"were {num_inputs}. Calibrate on more (opu.calibrate), or ask for a larger rate."
+        )
+    return allowed
+
+
+def threshold(scores: Float[Tensor, " n"], rate: float) -> float:
+    """The score that at most a fraction ``rate`` of inputs exceeds that are like those with these sorted scores."""
+    allowed = check_rate(rate, len(scores))
+    # A little above, since scores that are rounded to float32 may lie above the score that they equal.
+    return float(scores[-allowed]) * (1 + 1e-6) + 1e-6
 
 
 def _measure_tails(novelty: Novelty, *_: object) -> None:
     """Measure the tails once, and again after loading: doing it in each call would cost more than all the rest."""
-    parts = (novelty.entropy, novelty.dispersion, novelty.scores)
+    parts = (novelty.entropy, novelty.dispersion)
     if min(len(each) for each in parts) > 1:
-        novelty.tails = torch.stack([tail_scales(each) for each in parts])
+        least = novelty.slack().most.tolist()
+        novelty.tails = torch.stack([tail_scales(*both) for both in zip(parts, least, strict=True)])
 
 
-def negative_log_p(
-    values: Float[Tensor, "*B"], calibration: Float[Tensor, " n"], scales: Float[Tensor, "2"] | None = None
-) -> Float[Tensor, "*B"]:
-    """Minus the log of the fraction of calibration values that are at least as large, strictly rising in the value.
-
-    Between sorted calibration values the fraction is interpolated. Above the largest it falls exponentially, at the rate of
-    the mean excess in the upper tenth; below the smallest it tends to 1 in the same way, so that no two values tie.
-
-    Args:
-        values: The values to rank.
-        calibration: Sorted values of in-distribution inputs.
-        scales: The scales of both tails, computed from the calibration values by default.
-    """
-    n = len(calibration)
-    above_all, below_them = (tail_scales(calibration) if scales is None else scales).unbind()
-    place = torch.searchsorted(calibration, values.contiguous()).clamp(1, n - 1)
-    below, above = calibration[place - 1], calibration[place]
-    share = ((values - below) / (above - below).clamp(min=1e-300)).clamp(0, 1)
-    tail = (n - (place - 1) - share) / (n + 1)
-    upper = ((values - calibration[-1]) / above_all).clamp(min=0)
-    lower = ((calibration[0] - values) / below_them).clamp(min=0)
-    below_all = -torch.log1p(-torch.exp(-lower) / (n + 1))
-    return torch.where(values < calibration[0], below_all, -torch.log(tail) + upper)
+def shares_of(blend: Float[Tensor, "2"]) -> Float[Tensor, "2"]:
+    """The fractions of false alarms by entropy and by dispersion."""
+    return torch.stack([1 - blend[0], blend[0]])
 
 
-def _combined(from_entropy: Tensor, from_dispersion: Tensor, blend: Float[Tensor, "2"]) -> Tensor:
-    # Divided by the larger share, so that the measure which has it enters unchanged.
-    share = blend[0]
-    larger = torch.maximum(share, 1 - share)
-    return torch.maximum(from_entropy + ((1 - share) / larger).log(), from_dispersion + (share / larger).log())
-
-
-def _measures(q: Dirichlet, blend: Float[Tensor, "2"]) -> tuple[Tensor, Tensor]:
+def _measures(q: Dirichlet, blend: Float[Tensor, "2"]) -> Float[Tensor, "*B 2"]:
     log_mean = q.log_mean.double().log_softmax(-1)
-    return -(log_mean.exp() * log_mean).sum(-1), -q.log_precision.double() - blend[1] * log_mean.mean(-1)
+    entropy = torch.special.entr(log_mean.exp()).sum(-1)
+    return torch.stack([entropy, -q.log_precision.double() - blend[1] * log_mean.mean(-1)], -1)
 
 
-def tail_scales(calibration: Float[Tensor, " n"]) -> Float[Tensor, "2"]:
-    """The scales of the upper and of the lower tail."""
-    return torch.stack([mean_excess(calibration), mean_excess(-calibration.flip(0))])
+def calibrate_on(columns: Float[Tensor, "n m"]) -> Float[Tensor, "k m"]:
+    """The rows that scores are calibrated on: all, or 2,048 of them, always the same ones of so many.
 
-
-def mean_excess(calibration: Float[Tensor, " n"]) -> Float[Tensor, ""]:
-    """The mean by which values in the upper tenth exceed its smallest value: the scale of the tail."""
-    start = calibration[int(0.9 * (len(calibration) - 1))]
-    excess = (calibration[calibration >= start] - start).mean()
-    # If the upper tenth is one value, the whole range sets the scale; if all values are equal, the scale is 1.
-    spread = calibration[-1] - calibration[0]
-    scale = torch.where(excess > 1e-12 * spread, excess, spread)
-    return torch.where(scale > 0, scale, torch.ones_like(scale))
-
-
-def _quantiles(values: Float[Tensor, " n"]) -> Float[Tensor, " m"]:
-    ordered = values.sort().values
-    if len(ordered) <= MOST_QUANTILES:
-        return ordered
-    places = torch.linspace(0, len(ordered) - 1, MOST_QUANTILES, dtype=torch.float64, device=values.device)
-    low = places.floor().long()
-    high = (low + 1).clamp(max=len(ordered) - 1)
-    return torch.lerp(ordered[low], ordered[high], places - low)
+    Quantiles of more rows would break ties: an input would rank above the calibration inputs that it equals.
+    """
+    if len(columns) <= MOST_INPUTS:
+        return columns
+    chosen = torch.randperm(len(columns), generator=torch.Generator().manual_seed(0))[:MOST_INPUTS]
+    return columns[chosen.to(columns.device)]

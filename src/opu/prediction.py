@@ -2,7 +2,7 @@
 
 import html
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,16 +12,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from opu import measures
-from opu.batches import Batch, check_batch, fit_to, split
+from opu.batches import Batch, check_batch, finite_rows, fit_to, split
 from opu.checks import optional
 from opu.distributions.dirichlet import Dirichlet
-from opu.novelty import Novelty
+from opu.novelty import Novelty, check_rate
 from opu.teachers import Teacher
 from opu.teachers.base import evaluating
 
 Scores = dict[str, NDArray[np.float64]]
 _NUM_SHOWN = 10
 _LEVEL = 0.9
+_ENOUGH = 100  # calibration inputs, for p-values below 0.01
 
 
 @dataclass(frozen=True, repr=False)
@@ -30,12 +31,16 @@ class Prediction:
 
     Each measure of uncertainty is an attribute by its name: ``prediction.mutual_information``, ``prediction.novelty``.
 
+    An input with NaN or infinite values has no prediction: its probabilities and measures are NaN, its class is -1, and
+    ``finite`` is False. It is always novel, with a novelty above that of all calibration inputs and the least p-value.
+
     Attributes:
         probabilities: Class probabilities.
         scores: Each measure of uncertainty by name, one value per input.
         novelty_p_value: The p-value of the novelty score, where that is calibrated.
         distribution: The predicted distribution on the simplex, on the CPU; None for models without one.
         by_teacher: Which inputs a cascade passed on to the teacher; None for all other models.
+        num_calibration: Number of inputs that calibrated the p-values; None without p-values.
     """
 
     probabilities: Float[np.ndarray, "B K"]
@@ -43,6 +48,7 @@ class Prediction:
     novelty_p_value: NDArray[np.float64] | None = None
     distribution: Dirichlet | None = None
     by_teacher: Bool[np.ndarray, " B"] | None = None
+    num_calibration: int | None = None
 
     def __len__(self) -> int:
         return len(self.probabilities)
@@ -64,13 +70,33 @@ class Prediction:
             None if self.novelty_p_value is None else self.novelty_p_value[rows],
             None if self.distribution is None else self.distribution[rows],
             None if self.by_teacher is None else self.by_teacher[rows],
+            self.num_calibration,
         )
 
     @property
+    def finite(self) -> Bool[np.ndarray, " B"]:
+        """Which inputs have a prediction: those without NaN and infinite values, in themselves and in what comes out."""
+        known: NDArray[np.bool_] = np.isfinite(self.probabilities).all(-1)
+        return known
+
+    @property
     def predicted(self) -> NDArray[np.int64]:
-        """The number of the most probable class."""
-        best: NDArray[np.int64] = self.probabilities.argmax(-1)
+        """The number of the most probable class; -1 where there is no prediction."""
+        best: NDArray[np.int64] = np.where(self.finite, self.probabilities.argmax(-1), -1)
         return best
+
+    def flagged(self, rate: float = 0.01) -> Bool[np.ndarray, " B"]:
+        """Which inputs are novel, at a rate of false alarms among in-distribution inputs.
+
+        Args:
+            rate: Fraction of in-distribution inputs that may be flagged. It must not be below ``1 / (n + 1)`` for ``n``
+                calibration inputs, since these cannot tell so small a rate from 0.
+        """
+        if self.novelty_p_value is None or self.num_calibration is None:
+            raise ValueError("these predictions have no p-values: the model was not calibrated, see opu.calibrate.")
+        check_rate(rate, self.num_calibration)
+        found: NDArray[np.bool_] = self.novelty_p_value <= rate * (1 + 1e-6)  # p-values may come in float32
+        return found
 
     def interval(self, level: float = _LEVEL) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Lower and upper end of a credible interval for each class probability, both ``(inputs, classes)``."""
@@ -89,10 +115,10 @@ class Prediction:
     def only(self, names: tuple[str, ...]) -> "Prediction":
         """The same prediction with some of its scores."""
         scores = {name: s for name, s in self.scores.items() if name in names}
-        return Prediction(self.probabilities, scores, self.novelty_p_value, self.distribution, self.by_teacher)
+        return replace(self, scores=scores)
 
     def columns(self, classes: Iterable[Any] | None = None, level: float | None = _LEVEL) -> dict[str, NDArray[Any]]:
-        """Everything by name, one value per input: prediction, probabilities, intervals, measures, p-value.
+        """Everything by name, one value per input: prediction, probabilities, intervals, measures, p-value, finite.
 
         Args:
             classes: Names of the classes; their numbers by default.
@@ -101,7 +127,10 @@ class Prediction:
         names = np.arange(self.probabilities.shape[1]) if classes is None else np.array(list(classes))
         if len(names) != self.probabilities.shape[1]:
             raise ValueError(f"there are {self.probabilities.shape[1]} classes; got {len(names)} names.")
-        found: dict[str, NDArray[Any]] = {"prediction": names[self.predicted]}
+        chosen: NDArray[Any] = names[self.predicted]
+        if not self.finite.all():
+            chosen = np.ma.masked_array(chosen, ~self.finite)  # keeps the type of the names
+        found: dict[str, NDArray[Any]] = {"prediction": chosen}
         ends = None if level is None or self.distribution is None else self.interval(level)
         for k, name in enumerate(names):
             found[f"probability_{name}"] = self.probabilities[:, k]
@@ -112,7 +141,7 @@ class Prediction:
             found["novelty_p_value"] = self.novelty_p_value
         if self.by_teacher is not None:
             found["by_teacher"] = self.by_teacher
-        return found
+        return found | {"finite": self.finite}
 
     def to_frame(self, classes: Iterable[Any] | None = None, level: float | None = _LEVEL) -> Any:
         """A pandas frame with a line per input; see :meth:`columns`."""
@@ -148,7 +177,14 @@ class Prediction:
 
     def _rest(self) -> str:
         more = f"; {len(self) - _NUM_SHOWN} more" if len(self) > _NUM_SHOWN else ""
-        return f"{len(self)} predictions over {self.probabilities.shape[1]} classes{more}"
+        parts = [f"{len(self)} predictions over {self.probabilities.shape[1]} classes{more}"]
+        if missing := int((~self.finite).sum()):
+            parts.append(f"{missing} without one, since they are not finite")
+        if self.num_calibration is not None and self.num_calibration < _ENOUGH:
+            parts.append(
+                f"p-values are 1/{self.num_calibration + 1} at least, from {self.num_calibration} held-out inputs"
+            )
+        return "; ".join(parts)
 
 
 def _shown(scores: Scores) -> Scores:
@@ -169,8 +205,7 @@ def predict_student(student: nn.Module, x: Batch, batch_size: int = 1024) -> Pre
 def predict_batches(student: nn.Module, batches: Iterable[Batch]) -> Prediction:
     """The same for inputs that come in batches."""
     novelty = novelty_of(student)
-    with evaluating(student):
-        parts = [_of_dirichlet(student(fit_to(part, student)), novelty) for part in batches]
+    parts = [_predicted(student, fit_to(part, student), novelty) for part in batches]
     if not parts:
         raise ValueError("there are no inputs to predict: the loader or iterable gave no batch. Can it be read again?")
     return joined(parts)
@@ -187,9 +222,14 @@ def predict_teacher(teacher: Teacher, x: Batch, num_particles: int = 500, batch_
 
 
 def novelty_of(student: nn.Module) -> Novelty | None:
-    """The calibrated novelty score of a student, if it has one."""
+    """The calibrated novelty score of a student, if it has one, for the type of numbers that the student computes in."""
     novelty = getattr(student, "novelty", None)
-    return novelty if isinstance(novelty, Novelty) else None
+    if not isinstance(novelty, Novelty):
+        return None
+    weight = next((w for w in student.parameters() if w.is_floating_point()), torch.empty(0))
+    kind = weight.device.type
+    half = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
+    return novelty.in_arithmetic(half)
 
 
 def as_arrays(scores: Mapping[str, Tensor]) -> Scores:
@@ -197,10 +237,29 @@ def as_arrays(scores: Mapping[str, Tensor]) -> Scores:
     return {name: s.double().cpu().numpy() for name, s in scores.items()}
 
 
-def _of_dirichlet(q: Dirichlet, novelty: Novelty | None) -> Prediction:
-    p_values = None if novelty is None else novelty.p_value(q).double().cpu().numpy()
+def _predicted(student: nn.Module, x: Batch, novelty: Novelty | None) -> Prediction:
+    with evaluating(student):
+        q: Dirichlet = student(x)
+    # Pooling and activations may hide that an input is not finite; what the network then says means nothing.
+    known = finite_rows(x) & q.mean.isfinite().all(-1) & q.log_precision.isfinite()
+    if not bool(known.all()):
+        q = _blanked(q, known)
     here = Dirichlet(q.mean.cpu(), q.log_precision.cpu(), q.log_mean.cpu())
-    return Prediction(q.mean.cpu().numpy(), as_arrays(measures.all_measures(q, novelty)), p_values, here)
+    scores = as_arrays(measures.all_measures(q, novelty))
+    if novelty is None:
+        return Prediction(q.mean.cpu().numpy(), scores, None, here)
+    p_values = novelty.p_value(q).double().cpu().numpy()
+    return Prediction(q.mean.cpu().numpy(), scores, p_values, here, num_calibration=len(novelty.scores))
+
+
+def _blanked(q: Dirichlet, known: Bool[Tensor, " B"]) -> Dirichlet:
+    """NaN in all rows that are not known, for which novelty has the least p-value."""
+
+    def blank(values: Tensor, rows: Tensor) -> Tensor:
+        return torch.where(rows, values, torch.nan)
+
+    each = known.unsqueeze(-1)
+    return Dirichlet(blank(q.mean, each), blank(q.log_precision, known), blank(q.log_mean, each))
 
 
 def joined(parts: list[Prediction]) -> Prediction:
@@ -215,4 +274,5 @@ def joined(parts: list[Prediction]) -> Prediction:
         np.concatenate(p_values) if p_values else None,
         Dirichlet.cat(found) if found else None,
         np.concatenate(asked) if asked else None,
+        parts[0].num_calibration,
     )

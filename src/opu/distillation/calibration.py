@@ -22,7 +22,8 @@ def calibrate(student: nn.Module, inputs: Any, blend: Blend | None = None) -> No
 
     Args:
         student: The score becomes its ``novelty``.
-        inputs: In-distribution inputs, some hundreds, of any kind that :func:`opu.distill` takes.
+        inputs: In-distribution inputs, some hundreds, of any kind that :func:`opu.distill` takes. Rows with NaN or infinite
+            values are refused. P-values are never below ``1 / (n + 1)``, so flagging below 0.01 needs a hundred.
         blend: What the score is made of; chosen by the shape of the inputs by default.
     """
     return calibrate_on(student, list(batches_for(as_student(student), inputs)), blend)

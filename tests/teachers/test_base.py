@@ -1,74 +1,18 @@
-"""Helpers that teachers share: conversion to log-probabilities, choice of samples, modes, chunks and files."""
+"""Helpers that teachers share: choice of samples, chunks and files."""
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
 from opu.files import write_state
 from opu.teachers import Ensemble, as_teacher
-from opu.teachers.base import choose, chunk_sizes, evaluating, read_saved, to_log_probabilities
+from opu.teachers.base import choose, chunk_sizes, read_saved
 
 laws = settings(deadline=None, max_examples=50, derandomize=True)
 LOG_P = torch.randn(4, 5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64).log_softmax(-1)
-
-
-@laws
-@given(st.lists(st.floats(-60, 60), min_size=2, max_size=6), st.floats(-1000, 1000))
-def test_logits_are_normalised_whatever_their_shift(logits, shift):
-    values = torch.tensor([[[*logits]]], dtype=torch.float64)
-    assume(float((values + shift).min()) < 0 or abs(float((values + shift).sum()) - 1) > 1e-3)  # else on the simplex
-    shifted = to_log_probabilities(values + shift, "logits")
-    torch.testing.assert_close(shifted.exp().sum(-1), torch.ones(1, 1, dtype=torch.float64))
-    torch.testing.assert_close(shifted, values.log_softmax(-1), rtol=1e-9, atol=1e-9)
-
-
-@laws
-@given(st.lists(st.floats(0, 1), min_size=2, max_size=6), st.sampled_from([1e-12, 1e-6, 1e-3]))
-def test_probabilities_are_kept_and_zeros_raised_to_the_floor(weights, floor):
-    p = torch.tensor([[[*weights, 1.0]]], dtype=torch.float64)
-    p = p / p.sum()
-    log_p = to_log_probabilities(p, "probabilities", floor)
-    raised = p.clamp(min=floor)
-    torch.testing.assert_close(log_p.exp(), raised / raised.sum(), rtol=1e-9, atol=0)
-    assert bool(torch.isfinite(log_p).all())
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_exact_zeros_have_a_finite_logarithm_in_every_precision(dtype):
-    log_p = to_log_probabilities(torch.tensor([[[1.0, 0.0]]], dtype=dtype), "probabilities")
-    assert bool(torch.isfinite(log_p).all())
-    assert float(log_p[0, 0, 0]) == pytest.approx(0, abs=1e-6)
-
-
-def test_log_probabilities_stay_as_they_are():
-    torch.testing.assert_close(to_log_probabilities(LOG_P, "log_probabilities"), LOG_P, rtol=0, atol=1e-12)
-
-
-def test_probabilities_announced_as_log_probabilities_are_refused():
-    """A log_softmax would flatten them silently, as it would probabilities announced as logits."""
-    with pytest.raises(ValueError, match="probabilities"):
-        to_log_probabilities(LOG_P.exp(), "log_probabilities")
-
-
-@pytest.mark.parametrize(
-    "values", [[0.7, 0.7], [0.5, 0.2], [1.2, -0.2], [torch.nan, 1.0]], ids=["above", "below", "negative", "NaN"]
-)
-def test_values_off_the_simplex_are_refused(values):
-    with pytest.raises(ValueError, match="must lie on the simplex; got values in"):
-        to_log_probabilities(torch.tensor([[values]]), "probabilities")
-
-
-def test_an_unknown_kind_of_output_is_refused():
-    with pytest.raises(ValueError, match="outputs must be logits, log_probabilities or probabilities; got 'odds'"):
-        to_log_probabilities(LOG_P, "odds")
-
-
-def test_outputs_that_lie_on_the_simplex_are_not_logits():
-    with pytest.raises(ValueError, match="announced as logits but lie on the simplex"):
-        to_log_probabilities(LOG_P.exp(), "logits")
 
 
 # --- which posterior samples -----------------------------------------------------------------------------------------
@@ -90,18 +34,7 @@ def test_every_sample_is_chosen_as_often_as_any_other():
     assert np.abs(counts - 1000).max() < 5 * np.sqrt(3000 * (1 / 3) * (2 / 3))
 
 
-# --- modes, chunks, files --------------------------------------------------------------------------------------------
-
-
-def test_every_mode_is_restored_even_after_an_error():
-    net = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)).train()
-    net[0].eval()
-    with evaluating(net):
-        assert not any(child.training for child in net.modules())
-        assert not net[0](torch.zeros(1, 2)).requires_grad
-    with pytest.raises(RuntimeError), evaluating(net):
-        net(torch.zeros(1, 3))
-    assert [child.training for child in net.modules()] == [True, False, True]
+# --- chunks, files --------------------------------------------------------------------------------------------
 
 
 @laws

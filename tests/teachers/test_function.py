@@ -2,6 +2,7 @@
 
 import inspect
 
+import numpy as np
 import pytest
 import torch
 
@@ -91,3 +92,18 @@ def test_another_number_of_classes_than_the_students_is_refused():
     check_particles(LOG_P, num_rows=5, num_classes=3)
     with pytest.raises(ValueError, match=r"the student predicts 4 classes .* build the student with num_classes=3"):
         check_particles(LOG_P, num_classes=4)
+
+
+@pytest.mark.parametrize("kind", [np.longdouble, np.float16, ">f4", ">f8"])
+def test_arrays_of_every_type_are_particles(kind):
+    def function(x, num_particles):
+        return np.full((num_particles, len(x), 2), 0.5).astype(kind)
+
+    particles = Function(function, outputs="probabilities")(torch.zeros(3, 2), 4)
+    torch.testing.assert_close(particles.double().exp(), torch.full((4, 3, 2), 0.5, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("kind", [object, "U3", [("a", "f4")]])
+def test_arrays_of_what_are_not_numbers_are_refused(kind):
+    with pytest.raises(ValueError, match="values must hold numbers; got an array of type"):
+        Function(lambda x, s: np.zeros((s, len(x), 2), kind), outputs="probabilities")(torch.zeros(3, 2), 4)

@@ -3,7 +3,11 @@
 import copy
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import torch
@@ -227,6 +231,97 @@ def test_rows_do_not_depend_on_their_company(make):
     x, order = inputs(), torch.tensor([4, 0, 5, 2, 2])
     everything = case.teacher(x, case.total)
     torch.testing.assert_close(case.teacher(x[order], case.total), everything[:, order], rtol=1e-5, atol=1e-6)
+
+
+# --- threads ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def switching_often() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def in_threads(work: Callable[[int], Any], num_threads: int = 4) -> list[Any]:
+    with switching_often(), ThreadPoolExecutor(num_threads) as pool:
+        return list(pool.map(work, range(num_threads)))
+
+
+def mixed_modes(networks: list[nn.Module], train: bool) -> list[bool]:
+    for net in networks:
+        net.train(train)
+        net[0].train(not train)
+    return [child.training for net in networks for child in net.modules()]
+
+
+@finite
+@pytest.mark.parametrize("train", [False, True], ids=["evaluation", "training"])
+def test_threads_get_the_particles_of_a_single_one(make, train):
+    case = make()
+    modes = mixed_modes(case.networks, train)
+    parts = [inputs()[start : start + rows] for start in range(3) for rows in (1, 2, 4)]
+    wanted = [case.teacher(part, case.total) for part in parts]
+
+    def work(number: int) -> int:
+        order = [(number + step) % len(parts) for step in range(40)]
+        return sum(not torch.equal(case.teacher(parts[i], case.total), wanted[i]) for i in order)
+
+    assert sum(in_threads(work)) == 0
+    assert [child.training for net in case.networks for child in net.modules()] == modes
+
+
+@every
+@pytest.mark.parametrize("train", [False, True], ids=["evaluation", "training"])
+def test_threads_get_particles_as_good_as_those_of_a_single_one(make, train):
+    """Right axes, normalised, finite, with the right average for each row; every mode, buffer and hook as before."""
+    case = make()
+    if isinstance(case.teacher, Chain):
+        case.teacher.walk(200)  # away from its start
+    modes = mixed_modes(case.networks, train)
+    before = [copy.deepcopy(net.state_dict()) for net in case.networks]
+    alone = torch.cat([case.teacher(inputs(), 50) for _ in range(8)]).exp().double()
+
+    def work(number: int) -> Tensor:
+        found = []
+        for step in range(12):
+            start, rows = (number + step) % 3, 1 + (number + step) % 4
+            particles = case.teacher(inputs()[start : start + rows], 7)
+            assert particles.shape == (min(7, case.total or 7), rows, K)
+            torch.testing.assert_close(particles.exp().sum(-1), torch.ones(particles.shape[:2]), rtol=0, atol=1e-5)
+            found += [(start + row, particles[:, row]) for row in range(rows)]
+        return found
+
+    found = [each for part in in_threads(work) for each in part]
+    assert [child.training for net in case.networks for child in net.modules()] == modes
+    for net, state in zip(case.networks, before, strict=True):
+        assert all(torch.equal(w, state[name]) for name, w in net.state_dict().items())
+        assert not any(child._forward_hooks or child._forward_pre_hooks for child in net.modules())
+    if isinstance(case.teacher, Chain):
+        assert case.teacher.step == 200 + 8 * 50 + 4 * 12 * 7  # no step is lost; its states are not independent
+        return
+    for row in range(ROWS):
+        p = torch.cat([particles for which, particles in found if which == row]).exp().double()
+        error = (p.var(0) / len(p) + alone[:, row].var(0) / len(alone)).sqrt()
+        assert float(((p.mean(0) - alone[:, row].mean(0)).abs() / error).max()) < 5
+
+
+def test_two_teachers_of_one_network_do_not_disturb_each_other():
+    """An ensemble reads a network in evaluation mode while masks are drawn in it."""
+    networks = [network().eval() for _ in range(3)]
+    plain, dropping = Ensemble(networks), MCDropout(networks[0])
+    wanted = plain(inputs(), 3)
+
+    def work(number: int) -> int:
+        teachers = [plain, dropping] if number % 2 else [dropping, plain]
+        found = [teachers[step % 2](inputs(), 3) for step in range(60)]
+        ours = found[::2] if teachers[0] is plain else found[1::2]
+        return sum(not torch.equal(each, wanted) for each in ours)
+
+    assert sum(in_threads(work)) == 0
 
 
 def test_importing_teachers_needs_no_extra():

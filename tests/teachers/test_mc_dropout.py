@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from opu.checks import check_randomness
 from opu.teachers import MCDropout
-from opu.teachers.base import bytes_per_row
+from opu.teachers.modes import bytes_per_row
 
 
 class MyDropout(nn.Module):
@@ -315,7 +315,7 @@ def test_chunks_of_particles_draw_their_masks_afresh(consistent):
 @pytest.mark.parametrize("budget", [2**29, 1])
 def test_equal_rows_get_equal_particles_only_when_consistent(name, budget):
     x = inputs(name)[:1].expand(3, *SHAPES.get(name, (4,)))
-    consistent = MCDropout(network(name), consistent=True, memory_budget=budget)(x, 4)
+    consistent = MCDropout(network(name), consistent=True, memory_budget=budget)(x, 12)
     torch.testing.assert_close(consistent, consistent[:, :1].expand_as(consistent), rtol=0, atol=1e-5)
     assert float(consistent.std(0).min()) > 0
     default = MCDropout(network(name), memory_budget=budget)(x, 4)
@@ -447,9 +447,9 @@ def test_logits_announced_as_probabilities_are_refused():
         MCDropout(network("dropout"), outputs="probabilities")(inputs("dropout"), 4)
 
 
-@pytest.mark.parametrize("tail", [nn.Flatten(0), nn.Unflatten(1, (3, 1))], ids=["one axis", "three axes"])
+@pytest.mark.parametrize("tail", [nn.Unflatten(1, (3, 1)), nn.Unflatten(0, (-1, 2))], ids=["three axes", "in pairs"])
 def test_a_network_without_a_row_of_scores_per_input_is_refused(tail):
-    net = nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 3 if isinstance(tail, nn.Unflatten) else 1), tail)
+    net = nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 3), tail, nn.Flatten() if tail.dim == 0 else nn.Identity())
     with pytest.raises(ValueError, match="one row of class scores per input"):
         MCDropout(net)(torch.randn(5, 4), 6)
 
@@ -457,29 +457,19 @@ def test_a_network_without_a_row_of_scores_per_input_is_refused(tail):
 # --- networks that are not random ------------------------------------------------------------------------------------
 
 
-class Functional(nn.Module):
-    """Dropout as a function, which follows the network's mode and cannot be found; a layer that is never called."""
-
-    def __init__(self, with_layer: bool):
+class Certain(nn.Module):
+    def __init__(self):
         super().__init__()
         self.head = nn.Linear(4, 3)
-        if with_layer:
-            self.unused = nn.Dropout(0.5)
 
     def forward(self, x):
-        return self.head(F.dropout(x, 0.5, self.training))
+        return self.head(F.dropout(x, 0.0, self.training))
 
 
-def test_functional_dropout_alone_is_refused_at_once():
-    with pytest.raises(ValueError, match=r"got none in Functional\. Dropout that is called as a function"):
-        MCDropout(Functional(with_layer=False))
-
-
-@pytest.mark.parametrize("consistent", [False, True])
-def test_functional_dropout_beside_an_unused_layer_is_refused_by_its_particles(consistent):
-    particles = MCDropout(Functional(with_layer=True), consistent=consistent)(torch.randn(3, 4), 5)
-    with pytest.raises(ValueError, match="must be random, but its 5 particles are identical"):
-        check_randomness(particles)
+def test_a_network_of_a_users_class_without_dropout_is_refused_by_its_first_call():
+    """It might have called dropout as a function, which only a call can show."""
+    with pytest.raises(ValueError, match=r"needs a network with dropout of a rate above 0.*; got none in Certain"):
+        MCDropout(Certain())(torch.randn(3, 4), 2)
 
 
 def test_randomness_cannot_be_judged_from_one_particle():
@@ -490,7 +480,7 @@ def test_randomness_cannot_be_judged_from_one_particle():
 
 @pytest.mark.parametrize("layer", [nn.Dropout(0.0), nn.Dropout2d(0.0), nn.AlphaDropout(0.0), nn.Identity()])
 def test_a_rate_of_zero_is_refused(layer):
-    with pytest.raises(ValueError, match="needs a network with dropout layers of a rate above 0"):
+    with pytest.raises(ValueError, match="needs a network with dropout of a rate above 0"):
         MCDropout(nn.Sequential(layer, nn.Linear(4, 3)))
 
 

@@ -1,13 +1,14 @@
 """Weight samples against a loop over ``load_state_dict``."""
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from opu.teachers import WeightSamples
-from opu.teachers.base import bytes_per_row
+from opu.teachers.modes import bytes_per_row
 
 
 def plain() -> nn.Module:
@@ -160,3 +161,29 @@ def test_a_stacked_count_without_an_axis_of_samples_is_refused():
     samples["1.num_batches_tracked"] = torch.tensor(3)
     with pytest.raises(ValueError, match="must have a leading axis of samples"):
         WeightSamples(with_buffers(), samples)
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_with_any_byte_changed_is_refused_or_holds_the_same(tmp_path):
+    path, damaged, net = tmp_path / "samples", tmp_path / "damaged", nn.Linear(2, 2)
+    WeightSamples(net, samples_of(lambda: nn.Linear(2, 2), 2)).save(path)
+    content, first = path.read_bytes(), WeightSamples.load(net, path).samples
+    refusals = []
+    for place, byte in enumerate(content):
+        damaged.write_bytes(content[:place] + bytes([byte ^ 1]) + content[place + 1 :])
+        try:
+            again = WeightSamples.load(net, damaged).samples
+        except ValueError as refusal:
+            refusals.append(str(refusal))
+        else:
+            assert all(torch.equal(again[name], w) for name, w in first.items())
+    assert len(refusals) > 0.9 * len(content)
+    assert not any("\n" in each for each in refusals)
+
+
+def test_a_file_from_before_there_were_checksums_is_read():
+    teacher = WeightSamples.load(nn.Linear(2, 2), Path(__file__).parents[1] / "saved" / "weight-samples.safetensors")
+    assert teacher.num_samples == 3
+    assert torch.equal(teacher.samples["bias"], torch.tensor([[0.5, 0.5], [1.5, 1.5], [2.5, 2.5]]))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor, nn
 
 from opu.checks import check_inputs
@@ -151,16 +152,23 @@ def describe(batch: Batch) -> str:
     return f"parts {parts}" if parts else f"type {type(batch).__name__}"
 
 
-def check_batch(batch: Batch, what: str = "inputs", first_row: int = 0) -> None:
+def finite_rows(batch: Batch) -> Bool[Tensor, " B"]:
+    """Which rows hold finite numbers only, in all their parts."""
+    parts = [t.isfinite().reshape(len(t), -1).all(1) for t in tensors(batch).values()]
+    return torch.stack(parts).all(0)
+
+
+def check_batch(batch: Batch, what: str = "inputs", first_row: int = 0, *, finite: bool = True) -> None:
     """Refuse a batch that is empty, not finite, or has parts of different lengths.
 
     Args:
         batch: A batch of inputs.
         what: Name of the inputs in the error.
         first_row: Number of the first row in the error.
+        finite: Whether NaN and infinite values are refused.
     """
     if isinstance(batch, Tensor):
-        check_inputs(batch, what, first_row)
+        check_inputs(batch, what, first_row, finite=finite)
         return
     parts = tensors(batch)
     if not parts:
@@ -172,4 +180,4 @@ def check_batch(batch: Batch, what: str = "inputs", first_row: int = 0) -> None:
             f"all parts of an input must have the same number of rows; {counts}. Give batches of different sizes as a list."
         )
     for name, t in parts.items():
-        check_inputs(t if t.ndim != 1 else t.unsqueeze(1), f"{what}, part {name},", first_row)
+        check_inputs(t if t.ndim != 1 else t.unsqueeze(1), f"{what}, part {name},", first_row, finite=finite)

@@ -8,7 +8,9 @@ from torch import Tensor, nn
 
 from opu.batches import Batch, fit_to, scores
 from opu.choices import Outputs
-from opu.teachers.base import BaseTeacher, as_logits, choose, evaluating, to_log_probabilities
+from opu.teachers.base import BaseTeacher, choose
+from opu.teachers.modes import evaluating
+from opu.teachers.outputs import Reading, as_logits
 
 
 class Ensemble(BaseTeacher):
@@ -17,12 +19,14 @@ class Ensemble(BaseTeacher):
     Args:
         members: The networks; they are not changed.
         outputs: Kind of their outputs.
+        binary: Whether each gives one output per input, which belongs to class 1 of two, as sigmoid classifiers do.
     """
 
-    def __init__(self, members: Sequence[nn.Module], *, outputs: Outputs = "logits") -> None:
+    def __init__(self, members: Sequence[nn.Module], *, outputs: Outputs = "logits", binary: bool = False) -> None:
         if len(members) < 2:
             raise ValueError(f"an ensemble needs at least two members; got {len(members)}.")
-        self.members, self.outputs = list(members), outputs
+        self.members, self.outputs, self.binary = list(members), outputs, binary
+        self._reading = Reading(outputs, binary)
 
     def __call__(self, x: Batch, num_particles: int) -> Float[Tensor, "S B K"]:
         """Log-probabilities of a random subset of the members, or of all of them."""
@@ -30,9 +34,9 @@ class Ensemble(BaseTeacher):
         for member in (self.members[i] for i in choose(len(self.members), num_particles)):
             with evaluating(member):
                 outputs = scores(member, fit_to(x, member))
-            particles.append(to_log_probabilities(outputs.float(), self.outputs))
-        return torch.stack(particles)
+            particles.append(self._reading.rows(outputs.float(), type(member).__name__))
+        return self._reading.log_probabilities(torch.stack(particles))
 
     def network(self) -> nn.Module:
         """The first member: averages of independently trained weights mean nothing."""
-        return as_logits(self.members[0], self.outputs)
+        return as_logits(self.members[0], self.outputs, self.binary)

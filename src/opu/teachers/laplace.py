@@ -11,6 +11,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from opu.checks import check_at_least, optional
 from opu.devices import device_of
 from opu.teachers.base import BaseTeacher
+from opu.teachers.modes import changing, evaluating
+from opu.teachers.outputs import ONE_OUTPUT
 
 
 def laplace(net: nn.Module, x: Tensor, labels: Int64[Tensor, " N"], *, batch_size: int = 2048) -> "LaplaceLastLayer":
@@ -25,6 +27,12 @@ def laplace(net: nn.Module, x: Tensor, labels: Int64[Tensor, " N"], *, batch_siz
         batch_size: Number of inputs per pass.
     """
     package = optional("laplace", "a last-layer Laplace approximation", "laplace")
+    with evaluating(net):
+        outputs = net(x[:1].to(device_of(net, x)))
+    if outputs.ndim < 2 or outputs.shape[1] < 2:
+        raise ValueError(
+            ONE_OUTPUT.format(type(net).__name__, "give laplace a network that returns the two logits 0 and z")
+        )
     posterior = package.Laplace(net, "classification", subset_of_weights="last_layer", hessian_structure="kron")
     posterior.fit(DataLoader(TensorDataset(x, labels), batch_size=batch_size))
     with warnings.catch_warnings():
@@ -57,7 +65,8 @@ class LaplaceLastLayer(BaseTeacher):
 
     def logits(self, x: Tensor) -> tuple[Float[Tensor, "B K"], Float[Tensor, "B K K"]]:
         """Mean and covariance of the logits."""
-        mean, covariance = self.posterior._glm_predictive_distribution(x.to(device_of(self.net, x)))
+        with changing(self.net), evaluating(self.net):  # the package keeps the features of the last call
+            mean, covariance = self.posterior._glm_predictive_distribution(x.to(device_of(self.net, x)))
         return mean.detach().double(), covariance.detach().double()
 
     def __call__(self, x: Tensor, num_particles: int) -> Float[Tensor, "S B K"]:

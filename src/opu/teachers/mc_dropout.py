@@ -1,210 +1,156 @@
 """MC dropout: a network whose dropout layers stay active at prediction time."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.modules.dropout import _DropoutNd
 
 from opu.batches import Batch, first_tensor, fit_to, num_rows, repeat, scores, shapes, split, take
 from opu.checks import check_at_least
 from opu.choices import Outputs
-from opu.teachers.base import BaseTeacher, as_logits, bytes_per_row, chunk_sizes, evaluating, to_log_probabilities
+from opu.teachers.base import BaseTeacher, chunk_sizes
+from opu.teachers.masks import MaskedPass, SharedMasks, drops_inside, holds_dropout, is_dropout
+from opu.teachers.modes import bytes_per_row, changing, evaluating, without_draws
+from opu.teachers.outputs import Reading, as_logits
 
 
 class MCDropout(BaseTeacher):
-    """Any torch classifier with dropout layers, as a teacher.
+    """Any torch classifier with dropout, as a teacher.
 
     Many particles are computed at once. Layers before the first dropout layer do not depend on the masks, so they are
     computed once, and the batch is repeated for the particles at the first dropout layer. Batch normalisation and all other
     layers stay in evaluation mode.
 
+    Dropout that is called as a function, ``F.dropout(x, p, self.training)``, is switched on as well; the batch is then
+    repeated at the input. So is an attention whose class says so in its name, but a call of
+    ``scaled_dot_product_attention`` elsewhere, with a rate of 0 in evaluation mode, cannot be told from one without dropout.
+
+    Several threads may call the teacher; they take turns. A network that another thread calls directly meanwhile, ``net(x)``,
+    computes with masks: give the teacher a copy of it.
+
     Args:
-        net: The classifier. It is not changed: modes are restored after every call.
+        net: The classifier. It is not changed: modes are restored after every call. One of ``torch.compile`` runs as it was
+            before it was compiled.
         outputs: Kind of the network's outputs.
         consistent: One mask per particle for all rows, so that each particle is one function drawn from the posterior. It
-            needs fewer random numbers and is faster; the marginals of each row are the same.
+            needs fewer random numbers and is faster; the marginals of each row are the same. Dropout must be in layers.
+        binary: Whether there is one output per input, which belongs to class 1 of two, as sigmoid classifiers have it.
         memory_budget: Largest number of bytes for the activations of one chunk; particles, then rows, are chunked to fit.
     """
 
     def __init__(
-        self, net: nn.Module, *, outputs: Outputs = "logits", consistent: bool = False, memory_budget: int = 2**29
+        self,
+        net: nn.Module,
+        *,
+        outputs: Outputs = "logits",
+        consistent: bool = False,
+        binary: bool = False,
+        memory_budget: int = 2**29,
     ) -> None:
-        self.net, self.outputs = net, outputs
+        self.net, self.outputs, self.binary = net, outputs, binary
         self.consistent, self.memory_budget = consistent, memory_budget
+        self._eager: nn.Module = getattr(net, "_orig_mod", net)  # hooks are not a part of what torch.compile made
+        self._reading = Reading(outputs, binary)
         # A module with dropout in its name may be a mere container of dropout layers; then only those count.
-        self._layers = [layer for layer in net.modules() if is_dropout(layer) and not _holds_dropout(layer)]
-        self._inner = [layer for layer in net.modules() if _drops_inside(layer)]
+        self._layers = [layer for layer in net.modules() if is_dropout(layer) and not holds_dropout(layer)]
+        self._inner = [layer for layer in net.modules() if drops_inside(layer)]
         self._repeat_at_input = bool(self._inner)
-        self._one_by_one = False
+        self._one_by_one = self._found_function = False
         self._bytes: dict[tuple[Any, ...], int] = {}
-        if not self._layers and not self._inner:
-            raise ValueError(
-                "MCDropout needs a network with dropout layers of a rate above 0; got none in "
-                f"{type(net).__name__}. Dropout that is called as a function inside forward() cannot be found: make it a "
-                "layer (torch.nn.Dropout)."
-            )
+        if not self._layers and not self._inner and all(_is_torchs_own(layer) for layer in net.modules()):
+            raise self._no_dropout()
         if consistent and self._inner:
             raise ValueError(
                 "consistent masks need dropout in layers of its own; got dropout inside "
                 f"{type(self._inner[0]).__name__}. Use consistent=False."
             )
 
+    def _no_dropout(self) -> ValueError:
+        return ValueError(
+            "MCDropout needs a network with dropout of a rate above 0, in layers (torch.nn.Dropout) or as a function "
+            f"(torch.nn.functional.dropout); got none in {type(self._eager).__name__}."
+        )
+
     def network(self) -> nn.Module:
         """The network itself: without dropout it computes about the average of the masked networks."""
-        return as_logits(self.net, self.outputs)
+        return as_logits(self.net, self.outputs, self.binary)
 
     def __call__(self, x: Batch, num_particles: int) -> Float[Tensor, "S B K"]:
         """Log-probabilities of ``num_particles`` masked networks."""
         check_at_least(1, num_particles=num_particles)
         x = fit_to(x, self.net)
-        rows, particles = chunk_sizes(self.memory_budget, self._bytes_per_row(x), num_rows(x))
-        counts = [min(particles, num_particles - start) for start in range(0, num_particles, particles)]
-        if self._one_by_one:
-            counts = [1] * num_particles
-        with evaluating(self.net):
-            return torch.cat([self._all_rows(x, count, rows) for count in counts])
+        with changing(self.net), evaluating(self.net):
+            rows, particles = chunk_sizes(self.memory_budget, self._bytes_per_row(x), num_rows(x))
+            counts = [min(particles, num_particles - start) for start in range(0, num_particles, particles)]
+            if self._one_by_one:
+                counts = [1] * num_particles
+            values = torch.cat([self._all_rows(x, count, rows) for count in counts])
+        return self._reading.log_probabilities(values)
 
     def _bytes_per_row(self, x: Batch) -> int:
         """Bytes per row of inputs of this shape.
 
-        The first call for a shape also finds out whether the batch is the first axis at every dropout layer. It tries
-        batches of two sizes, since an axis may have the length of one of them by chance.
+        The first call for a shape also finds out where dropout is, and whether the batch is the first axis at every dropout
+        layer. It draws no masks. It tries batches of two sizes, since an axis may have the length of one of them by chance.
         """
         if shapes(x) not in self._bytes:
-            restore_random_state = _random_state(first_tensor(x).device)
-            with evaluating(self.net):
+            with without_draws(_random_state(first_tensor(x).device)):
                 for rows in (2, 3):
-                    self._forward(repeat(take(x, slice(0, 1)), rows), 2)
-            restore_random_state()
-            self._bytes[shapes(x)] = bytes_per_row(self.net, x)
+                    self._forward(repeat(take(x, slice(0, 1)), rows), 2, SharedMasks(), trial=True)
+            if not self._layers and not self._inner and not self._found_function:
+                raise self._no_dropout()
+            self._bytes[shapes(x)] = bytes_per_row(self._eager, x)
         return self._bytes[shapes(x)]
 
     def _all_rows(self, x: Batch, count: int, rows: int) -> Tensor:
-        chunks, parts = list(split(x, rows)), []
-        restore_random_state = _random_state(first_tensor(x).device) if self.consistent and len(chunks) > 1 else None
-        for chunk in chunks:
-            if restore_random_state is not None:
-                restore_random_state()  # the same masks for all rows
-            parts.append(self._forward(chunk, count))
+        shared, parts = SharedMasks(), []
+        for chunk in split(x, rows):
+            shared.rewind()
+            parts.append(self._forward(chunk, count, shared))
         return torch.cat(parts, 1)
 
-    def _forward(self, x: Batch, count: int) -> Tensor:
+    def _forward(self, x: Batch, count: int, shared: SharedMasks, trial: bool = False) -> Tensor:
         if not self._repeat_at_input and count > 1:
             try:
-                return self._masked(x, count, late=True)
+                return self._masked(x, count, shared, late=True, trial=trial)
             except (RuntimeError, IndexError):
                 # For instance a skip connection around dropout: the batch has to be repeated at the input. An error that
                 # has another reason occurs there again.
                 self._repeat_at_input = True
-        return self._masked(x, count, late=False)
+                shared.rewind()
+        return self._masked(x, count, shared, late=False, trial=trial)
 
-    def _masked(self, x: Batch, count: int, late: bool) -> Tensor:
-        """Log-probabilities of masked networks; if late, the batch is repeated at the first mask, else at the input."""
+    def _masked(self, x: Batch, count: int, shared: SharedMasks, *, late: bool, trial: bool) -> Tensor:
+        """Outputs of masked networks; if late, the batch is repeated at the first mask, else at the input."""
         rows = num_rows(x)
-        with self._dropping(rows, count, late):
-            values = scores(self.net, x if late else repeat(x, count))
-        if late and len(values) == rows:
+        with MaskedPass(
+            self._layers,
+            self._inner,
+            rows=rows,
+            count=count,
+            late=late,
+            shared=shared if self.consistent else None,
+            trial=trial,
+        ).run() as done:
+            values = scores(self._eager, x if late else repeat(x, count))
+        self._found_function = self._found_function or done.found_function
+        self._one_by_one = self._one_by_one or done.without_batch
+        values = self._reading.rows(values, type(self._eager).__name__)
+        if late and len(values) != rows * count:
             raise RuntimeError("no dropout layer on the way to the output has repeated the batch")
-        values = values.reshape(count, rows, *values.shape[1:])
-        if values.ndim != 3:
+        if len(values) != rows * count:
             raise ValueError(
-                f"the network must give one row of class scores per input; got outputs of shape {tuple(values.shape[1:])}."
+                f"the network must give one row of class scores per input; got {len(values)} for {rows * count} inputs."
             )
-        return to_log_probabilities(values.float(), self.outputs)
-
-    @contextmanager
-    def _dropping(self, rows: int, count: int, late: bool) -> Iterator[None]:
-        """Switch dropout on; if late, the first dropout layer repeats the batch for the particles."""
-        with ExitStack() as stack:
-            for layer in self._inner:
-                layer.training = True
-            for layer in self._layers:
-                layer.training = not self.consistent
-                if self.consistent:
-                    stack.callback(layer.register_forward_hook(partial(_shared_mask, rows, count, late)).remove)
-                elif late:
-                    stack.callback(layer.register_forward_pre_hook(partial(_repeat_rows, rows, count)).remove)
-                elif count > 1:
-                    stack.callback(layer.register_forward_pre_hook(partial(self._look_for_batch, rows * count)).remove)
-            yield
-
-    def _look_for_batch(self, rows: int, _layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        """Hook before a dropout layer: a tensor without the batch, such as weights, would get one mask for all particles."""
-        if inputs and rows not in inputs[0].shape:
-            self._one_by_one = True
+        return values.reshape(count, rows, -1).float()
 
 
-def is_dropout(layer: nn.Module) -> bool:
-    """Whether a module is dropout: a layer of torch at a rate above 0, or a module named so."""
-    if isinstance(layer, _DropoutNd):
-        return layer.p > 0
-    name = type(layer).__name__.lower()
-    return "dropout" in name or "droppath" in name or "stochasticdepth" in name
-
-
-def _holds_dropout(layer: nn.Module) -> bool:
-    return any(is_dropout(child) for child in layer.modules() if child is not layer)
-
-
-def _drops_inside(layer: nn.Module) -> bool:
-    # These check their own training flag; a transformer layer in evaluation mode uses a fused kernel without dropout.
-    inside = isinstance(layer, nn.MultiheadAttention | nn.RNNBase) and layer.dropout > 0
-    # Attention of other libraries reads a rate, and calls a fused kernel that drops weights in training mode.
-    if "attention" in type(layer).__name__.lower() and not isinstance(layer, nn.MultiheadAttention):
-        rates = [value for name, value in vars(layer).items() if "dropout" in name and isinstance(value, float)]
-        rates += [child.p for child in layer.children() if isinstance(child, _DropoutNd)]
-        inside = max(rates, default=0.0) > 0
-    return inside or isinstance(layer, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer | nn.TransformerEncoder)
-
-
-def _repeat_rows(rows: int, count: int, _layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-    """Hook before a dropout layer: repeat the batch, unless an earlier layer has done so."""
-    z, *rest = inputs
-    if len(z) == rows * count:
-        return None
-    _must_be_batch(z, rows)
-    return (repeat(z, count), *rest)
-
-
-def _shared_mask(rows: int, count: int, late: bool, layer: nn.Module, _inputs: tuple[Tensor, ...], z: Tensor) -> Tensor:
-    """Hook after a dropout layer that is switched off: apply one mask per particle to all rows."""
-    if len(z) == rows * count:
-        z = z.view(count, rows, *z.shape[1:])
-    elif late:
-        _must_be_batch(z, rows)
-        z = z.unsqueeze(0)
-    else:
-        raise ValueError(
-            "consistent masks need dropout on tensors whose first axis is the batch; "
-            f"{type(layer).__name__} met one of length {len(z)} for a batch of {rows * count}. Use consistent=False."
-        )
-    scale, offset = _affine_mask(layer, z.new_ones(count, *z.shape[2:]))
-    masked = z * scale.unsqueeze(1)
-    return (masked if offset is None else masked + offset.unsqueeze(1)).flatten(0, 1)
-
-
-def _must_be_batch(z: Tensor, rows: int) -> None:
-    if len(z) != rows:
-        raise RuntimeError(f"a dropout layer met a first axis of {len(z)}, not the batch of {rows}")
-
-
-def _affine_mask(layer: nn.Module, ones: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Scale and offset of a dropout layer, ``z * scale + offset`` with a random mask, from its outputs for 1 and for 0."""
-    layer.training = True
-    offset = None
-    if not isinstance(layer, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):  # these have no offset
-        restore_random_state = _random_state(ones.device)
-        offset = layer.forward(torch.zeros_like(ones))
-        restore_random_state()
-    at_one = layer.forward(ones)
-    layer.training = False
-    # Most layers have no offset, which saves an addition over all activations.
-    return (at_one, None) if offset is None or not bool(offset.any()) else (at_one - offset, offset)
+def _is_torchs_own(layer: nn.Module) -> bool:
+    """Whether it is known what a layer calls; any other class may call dropout as a function."""
+    return type(layer).__module__.startswith("torch.nn.modules.")
 
 
 def _random_state(device: torch.device) -> Callable[[], None]:

@@ -15,7 +15,8 @@ from opu.batches import Batch, as_batch, first_tensor, num_rows, tensors
 from opu.checks import check_particle_shape, check_particles
 from opu.choices import Outputs
 from opu.teachers.array_files import as_array, open_array
-from opu.teachers.base import BaseTeacher, choose, to_log_probabilities
+from opu.teachers.base import BaseTeacher, choose
+from opu.teachers.outputs import Reading, to_log_probabilities
 
 _ROWS_AT_ONCE = 4096
 
@@ -50,6 +51,7 @@ class ParticleBank(BaseTeacher):
         self._array = open_array(Path(particles), key) if isinstance(particles, str | Path) else as_array(particles)
         self._check_all()
         self._row_of: dict[bytes, int] | None = None
+        self._inputs_were_given = inputs is not None
         if inputs is not None:
             self._index([as_batch(inputs)])
 
@@ -70,6 +72,12 @@ class ParticleBank(BaseTeacher):
             self._index(batches)
         return self
 
+    def compared(self) -> dict[str, Any]:
+        """What a resumed run must find again: the particles, and the inputs they belong to if those were given."""
+        rows = self._row_of if self._inputs_were_given and self._row_of is not None else {}
+        known = sorted(rows, key=rows.__getitem__)
+        return {"particles": self._array, "inputs": b"".join(known), "outputs": self.outputs, "floor": self.floor}
+
     def __call__(self, x: Batch, num_particles: int) -> Float[Tensor, "S B K"]:
         """The stored particles of these inputs: all of them, or a random subset."""
         if self._row_of is None:
@@ -82,31 +90,40 @@ class ParticleBank(BaseTeacher):
                 "others. Pass the inputs it was made for, unchanged, and augment=None."
             )
         samples = choose(self.shape[0], num_particles).numpy()
-        values = torch.from_numpy(np.ascontiguousarray(self._array[np.ix_(samples, rows)]))
+        values = _as_tensor(self._array[np.ix_(samples, rows)])
         return to_log_probabilities(values, self.outputs, self.floor).to(first_tensor(x).device)
 
     def _index(self, batches: Iterable[Batch]) -> None:
-        self._row_of, count = {}, 0
+        row_of: dict[bytes, int] = {}
+        count = 0
         for batch in batches:
             for offset, key in enumerate(_keys(batch)):
-                self._row_of[key] = count + offset
+                row_of[key] = count + offset
             count += num_rows(batch)
         if count != self.shape[1]:
-            self._row_of = None
             raise ValueError(
                 f"a bank needs one input for each column of particles; got {count} inputs for particles of shape "
                 f"{self.shape}, whose axes are (samples, inputs, classes)."
             )
+        self._row_of = row_of  # in one step: other threads may be asking
 
     def _check_all(self) -> None:
         check_particle_shape(self._array.shape)
+        reading = Reading(self.outputs, floor=self.floor)
         for start in range(0, self._array.shape[1], _ROWS_AT_ONCE):
-            part = torch.from_numpy(np.array(self._array[:, start : start + _ROWS_AT_ONCE]))
+            part = _as_tensor(self._array[:, start : start + _ROWS_AT_ONCE])
             if not bool(torch.isfinite(part).all()) and self.outputs != "log_probabilities":
                 raise ValueError(
                     "particles must be finite; got NaN or infinite values. Check the sampler that made them."
                 )
-            check_particles(to_log_probabilities(part, self.outputs, self.floor))
+            check_particles(reading.log_probabilities(part))
+
+
+def _as_tensor(part: NDArray[Any]) -> Tensor:
+    """Some particles, read from the file if they lie there, in a type that torch knows."""
+    values = as_batch(np.array(part), "particles")
+    assert isinstance(values, Tensor)
+    return values if values.dtype == torch.float64 else values.float()
 
 
 def _keys(batch: Batch) -> list[bytes]:

@@ -11,6 +11,7 @@ Only with the factor is the target the posterior given all data, so it is includ
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int64
@@ -19,7 +20,9 @@ from torch import Tensor, nn
 
 from opu.checks import check_at_least, check_positive
 from opu.cuda_graph import captured
-from opu.teachers.base import BaseTeacher, evaluating, to_log_probabilities
+from opu.teachers.base import BaseTeacher
+from opu.teachers.modes import changing, evaluating
+from opu.teachers.outputs import Reading, as_logits, one_column
 from opu.teachers.weight_samples import WeightSamples
 
 
@@ -80,23 +83,31 @@ def categorical_log_likelihood(outputs: Float[Tensor, "B K"], labels: Int64[Tens
     return -nn.functional.cross_entropy(outputs, labels, reduction="none")
 
 
+def binary_log_likelihood(outputs: Tensor, labels: Int64[Tensor, " B"]) -> Float[Tensor, " B"]:
+    """Log-probability of each label, 0 or 1, under a classifier's one logit of class 1."""
+    logits = one_column(outputs).squeeze(-1)
+    return -nn.functional.binary_cross_entropy_with_logits(logits, labels.to(logits), reduction="none")
+
+
 def sgld(
     net: nn.Module,
     x: Tensor,
     labels: Tensor,
     settings: LangevinSettings | None = None,
-    log_likelihood: LogLikelihood = categorical_log_likelihood,
+    log_likelihood: LogLikelihood | None = None,
     progress: bool = False,
+    *,
+    binary: bool = False,
 ) -> WeightSamples:
     """Posterior samples of a network's weights given labelled data, as a teacher, with the arguments of :class:`Chain`."""
-    chain = Chain(net, x, labels, settings, log_likelihood)
+    chain = Chain(net, x, labels, settings, log_likelihood, binary=binary)
     stacked: dict[str, Tensor] = {}
     for number, sample in enumerate(chain.samples(progress)):
         for name, w in sample.items():
             if number == 0:
                 stacked[name] = w.new_empty(chain.settings.num_samples, *w.shape)
             stacked[name][number] = w
-    return WeightSamples(net, stacked)
+    return WeightSamples(net, stacked, binary=binary)
 
 
 class Chain(BaseTeacher):
@@ -111,6 +122,7 @@ class Chain(BaseTeacher):
         labels: Classes of the training inputs.
         settings: Settings of the chain.
         log_likelihood: Function from outputs and labels to log-likelihoods; by default, that of a classifier.
+        binary: Whether the network has one logit per input, of class 1 of two.
     """
 
     def __init__(
@@ -119,12 +131,16 @@ class Chain(BaseTeacher):
         x: Tensor,
         labels: Tensor,
         settings: LangevinSettings | None = None,
-        log_likelihood: LogLikelihood = categorical_log_likelihood,
+        log_likelihood: LogLikelihood | None = None,
+        *,
+        binary: bool = False,
     ) -> None:
         if len(x) != len(labels):
             raise ValueError(f"a chain needs one label for each input; got {len(x)} inputs and {len(labels)} labels.")
         self.net, self.x, self.labels = copy.deepcopy(net).eval(), x, labels
-        self.settings, self.log_likelihood = settings or LangevinSettings(), log_likelihood
+        self.settings = settings or LangevinSettings()
+        self.log_likelihood = log_likelihood or (binary_log_likelihood if binary else categorical_log_likelihood)
+        self.binary, self._reading = binary, Reading("logits", binary)
         self.step = 0
         self._weights = list(self.net.parameters())
         device = self._weights[0].device
@@ -134,11 +150,12 @@ class Chain(BaseTeacher):
     def walk(self, num_steps: int, progress: bool = False) -> None:
         """Take this number of steps."""
         size = min(self.settings.batch_size, len(self.x))
-        for _ in track(range(num_steps), "burn-in", transient=True) if progress else range(num_steps):
-            self._step_size.fill_(self.settings.step_size(self.step))
-            rows = torch.randint(len(self.x), (size,), device=self.x.device)
-            self._walk(self.x[rows], self.labels[rows])
-            self.step += 1
+        with changing(self.net):  # one step at a time, also if several threads ask
+            for _ in track(range(num_steps), "burn-in", transient=True) if progress else range(num_steps):
+                self._step_size.fill_(self.settings.step_size(self.step))
+                rows = torch.randint(len(self.x), (size,), device=self.x.device)
+                self._walk(self.x[rows], self.labels[rows])
+                self.step += 1
 
     def _move(self, x: Tensor, labels: Tensor) -> Tensor:
         with torch.enable_grad():
@@ -167,12 +184,17 @@ class Chain(BaseTeacher):
         """Log-probabilities under the next states of the chain, ``thinning`` steps apart."""
         check_at_least(1, num_particles=num_particles)
         particles = []
-        for _ in range(num_particles):
-            self.walk(self.settings.thinning)
-            with evaluating(self.net):
-                particles.append(self.net(x))
-        return to_log_probabilities(torch.stack(particles).float(), "logits")
+        with changing(self.net):
+            for _ in range(num_particles):
+                self.walk(self.settings.thinning)
+                with evaluating(self.net):
+                    particles.append(self._reading.rows(self.net(x).float(), type(self.net).__name__))
+        return self._reading.log_probabilities(torch.stack(particles))
+
+    def compared(self) -> dict[str, Any]:
+        """What a resumed run must find again: data and settings, since the weights move with each particle."""
+        return {"x": self.x, "labels": self.labels, "settings": repr(self.settings)}
 
     def network(self) -> nn.Module:
         """The network with the current weights of the chain."""
-        return self.net
+        return as_logits(self.net, "logits", self.binary)

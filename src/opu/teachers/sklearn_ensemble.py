@@ -8,7 +8,8 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from opu.teachers.base import BaseTeacher, choose, to_log_probabilities
+from opu.teachers.base import BaseTeacher, choose
+from opu.teachers.outputs import Reading
 
 # A tree that saw five rows cannot mean a probability of 0, whose logarithm would dominate the KL.
 FLOOR = 1e-3
@@ -46,7 +47,8 @@ class SklearnEnsemble(BaseTeacher):
         rows = x.detach().cpu().double().numpy()
         chosen = [int(i) for i in choose(len(self.members), num_particles)]
         probabilities = np.stack([self._probabilities(i, rows) for i in chosen])
-        return to_log_probabilities(torch.from_numpy(probabilities), "probabilities", self.floor).float().to(x.device)
+        reading = Reading("probabilities", floor=self.floor)
+        return reading.log_probabilities(torch.from_numpy(probabilities)).float().to(x.device)
 
     def _probabilities(self, index: int, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         member = self.members[index]

@@ -1,5 +1,6 @@
 """Checks of what users give; each error says what was expected, what was given, and what to do."""
 
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
@@ -11,6 +12,12 @@ from torch import Tensor
 def first_line(error: BaseException) -> str:
     """The first line of an error's message, or the error's type if it has no message."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def listed(names: Sequence[str], most: int = 12) -> str:
+    """Names with commas between them; of many, the first ones and the number of the others."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def optional(package: str, purpose: str, extra: str) -> Any:
@@ -43,13 +50,14 @@ def check_positive(**numbers: float) -> None:
             raise ValueError(f"{name} must be positive and finite; got {number:g}.")
 
 
-def check_inputs(x: Tensor, what: str = "inputs", first_row: int = 0) -> None:
+def check_inputs(x: Tensor, what: str = "inputs", first_row: int = 0, *, finite: bool = True) -> None:
     """Refuse inputs that are empty, not finite, or no plain numbers.
 
     Args:
         x: A batch of inputs.
         what: Name of the inputs in the error.
         first_row: Number of the first row in the error.
+        finite: Whether NaN and infinite values are refused.
     """
     if x.ndim > 0 and len(x) == 0:
         raise ValueError(f"{what} must have at least one row; got none. Check the path or the filter that made them.")
@@ -61,7 +69,7 @@ def check_inputs(x: Tensor, what: str = "inputs", first_row: int = 0) -> None:
     if x.is_complex() or x.layout != torch.strided:
         kind = f"complex ones ({x.dtype})" if x.is_complex() else f"a tensor of layout {x.layout}"
         raise ValueError(f"{what} must be real numbers in a dense tensor; got {kind}. Convert them first.")
-    if x.is_floating_point() and not bool(torch.isfinite(x).all()):
+    if finite and x.is_floating_point() and not bool(torch.isfinite(x).all()):
         bad = (~torch.isfinite(x.flatten(1))).any(1)
         raise ValueError(
             f"{what} must be finite; got NaN or infinite features in {int(bad.sum())} of {len(x)} rows, the first at row "
@@ -183,7 +191,8 @@ def check_randomness(log_particles: Tensor) -> None:
     """Refuse a teacher whose particles are all the same."""
     if len(log_particles) > 1 and bool((log_particles == log_particles[:1]).all()):
         raise ValueError(
-            f"a teacher must be random, but its {len(log_particles)} particles are identical. Dropout that is called as a "
-            "function inside forward() cannot be switched on from outside: make it a layer (torch.nn.Dropout), and check "
-            "that its rate is not 0."
+            f"a teacher must be random, but its {len(log_particles)} particles are identical for all of "
+            f"{log_particles.shape[1]} inputs. If it is a network with dropout, use opu.teachers.MCDropout(net), and check "
+            "that forward() calls its dropout and that the rate is not 0. If its members agree everywhere, there is no "
+            "uncertainty to distil: use one of them, or another teacher."
         )

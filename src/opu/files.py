@@ -3,14 +3,21 @@
 import contextlib
 import json
 import os
+import re
+import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as to_bytes
 from torch import Tensor
+
+from opu.checks import first_line
+from opu.json_text import parse
+from opu.locks import NoLocks, close_file, is_at, is_ours, lock, open_file
+from opu.tensor_file import CHECKSUM, from_file, to_bytes
+
+_OURS = re.compile(r"\..*\.\d+-[0-9a-f]{8}\.tmp")  # temporary files
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -21,24 +28,89 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def replaced(path: Path) -> Iterator[Path]:
-    """The path of a temporary file to write piece by piece; it takes the place of ``path`` at the end, if nothing failed."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """The path of a temporary file to write piece by piece; it takes the place of ``path`` at the end, if nothing failed.
+
+    Folders on the way are made. Several processes and threads may write the same path: each has a temporary file of its own,
+    and the last one stays. What killed processes left in the folder is removed; where files cannot be locked it stays, since
+    nobody can tell whether it is still being written.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_stale(path)
+        temporary, descriptor = _make_temporary(path)
     except OSError as error:
         raise _not_written(path, error) from error
     try:
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
+        if os.name == "nt":  # where an open file cannot be moved
+            close_file(descriptor)
         os.replace(temporary, path)
+        _sync_folder(path.parent)
     except OSError as error:
         if error.filename not in (None, str(temporary)):  # another file, which could not be read
             raise
         raise _not_written(path, error) from error
     finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        if is_ours(descriptor) or os.name == "nt":  # it is not in a child that was forked meanwhile
+            if os.name == "nt":
+                close_file(descriptor)
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            close_file(descriptor)
+
+
+def _make_temporary(path: Path) -> tuple[Path, int]:
+    """A new temporary file, open and locked as long as it is written."""
+    while True:
+        temporary = path.with_name(f".{path.name[:60]}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+        descriptor = open_file(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        try:
+            if lock(descriptor) and is_at(descriptor, temporary):
+                return temporary, descriptor
+        except NoLocks:
+            return temporary, descriptor
+        # Another process took it for a stale one, in the moment before it was locked.
+        close_file(descriptor)
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove temporary files of ours in the folder of ``path`` that nobody writes any more."""
+    former = re.compile(re.escape(f".{path.name}.") + r"(\d+)\.tmp")  # the names of version 0.2, which locked nothing
+    found: list[str] = []
+    with contextlib.suppress(OSError), os.scandir(path.parent) as entries:
+        found = [entry.path for entry in entries if entry.name.endswith(".tmp") and entry.name.startswith(".")]
+    for each in map(Path, found):
+        old = former.fullmatch(each.name)
+        if _OURS.fullmatch(each.name) or (old is not None and not is_alive(int(old[1]))):
+            with contextlib.suppress(OSError):
+                _remove_unless_locked(each)
+
+
+def _remove_unless_locked(path: Path) -> None:
+    descriptor = open_file(path, os.O_RDWR)
+    try:
+        stale = lock(descriptor) and is_at(descriptor, path)
+        if os.name == "nt":
+            close_file(descriptor)
+        if stale:
+            path.unlink(missing_ok=True)
+    finally:
+        close_file(descriptor)
+
+
+def is_alive(process: int) -> bool:
+    """Whether there is a process of this number; True where nobody can tell."""
+    if os.name == "nt":  # where signal 0 would end it
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True
 
 
 def _not_written(path: Path, error: OSError) -> OSError:
@@ -52,6 +124,24 @@ def _not_written(path: Path, error: OSError) -> OSError:
 def write_json(path: Path, value: Any) -> None:
     """Write indented json, atomically."""
     write_atomically(path, (json.dumps(value, indent=2) + "\n").encode())
+
+
+def save_figure(figure: Any, path: Path, **options: Any) -> None:
+    """Write a figure of matplotlib, atomically; its format is that of the suffix, or png where there is none."""
+    path = path if path.suffix else path.with_name(f"{path.name}.png")
+    with replaced(path) as temporary:
+        figure.savefig(temporary, format=path.suffix[1:].lower(), **options)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a json file that holds an object; anything else, and a name that occurs twice in it, is refused."""
+    try:
+        found = parse(path.read_text(encoding="utf-8"), constants=True)
+    except ValueError as error:
+        raise ValueError(f"{path} is not whole json ({error}); use another copy.") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} must hold a json object; got {type(found).__name__}. Use another copy.")
+    return found
 
 
 def rounded(value: Any) -> Any:
@@ -69,7 +159,7 @@ def plain(value: Any) -> Any:
 
 
 def write_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Write nested dicts and lists with tensors in them as one safetensors file, atomically."""
+    """Write nested dicts and lists with tensors in them as one safetensors file with a checksum, atomically."""
     tensors: dict[str, Tensor] = {}
     skeleton = _encode(state, tensors)
     # An empty dict of tensors is not a file that every reader accepts.
@@ -78,17 +168,32 @@ def write_state(path: Path, state: Mapping[str, Any]) -> None:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Read what :func:`write_state` wrote."""
+    """Read what :func:`write_state` wrote; a file that is damaged is refused.
+
+    The checksum is against damage, not malice. Files from before there was one are taken as they are.
+    """
     try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-            skeleton = json.loads(file.metadata()["state"])
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        tensors, metadata = from_file(path)
+        if not metadata.keys() <= {"state", CHECKSUM}:
+            raise ValueError(f"it holds {', '.join(sorted(metadata))}")
+        state: dict[str, Any] = _decode(json.loads(metadata["state"]), tensors)
+        if not isinstance(state, dict):
+            raise TypeError("it holds no names")
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(
-            f"{path} is not a whole file of ours ({error}); it may be cut short. Use another copy."
+            f"{path} is not a whole file of ours ({first_line(error)}); it may be cut short. Use another copy."
         ) from error
-    state: dict[str, Any] = _decode(skeleton, tensors)
     return state
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the new name last through a power cut, where the system knows how."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _encode(value: Any, tensors: dict[str, Tensor]) -> Any:

@@ -338,7 +338,7 @@ REFUSALS = {
     "two heads": (Pair, None, "since this one returns a tuple; give a few inputs"),
     "two heads, example": (Pair, images(2), "Pair returns a tuple"),
     "dict": (Named, None, "since this one returns a dict; give a few inputs"),
-    "one output": (lambda: ConvNet(1), None, "a single output. .* return the logits 0 and z"),
+    "one output": (lambda: ConvNet(1), None, "a single output per input. .* return the two logits 0 and z"),
     "one output, mlp": (lambda: nn.Linear(4, 1), None, "two or more classes"),
     "softmax": (Probabilities, None, 'ends in a softmax.*outputs="probabilities"'),
     "softmax, example": (Probabilities, images(2), 'outputs="probabilities"'),

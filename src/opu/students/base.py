@@ -65,12 +65,15 @@ class BaseStudent(nn.Module):
     def predict(self, inputs: Any, *, batch_size: int = 1024) -> Prediction:
         """Predict inputs of any kind: no gradients, in batches, on the student's device, arrays out.
 
+        Inputs with NaN or infinite values, or with values too large for the student's type of numbers, have no prediction
+        and are always novel; see :class:`opu.prediction.Prediction`.
+
         Args:
             inputs: A tensor, an array, a data frame, a dict or tuple of these, a dataset, a loader or an iterable of batches;
                 labels that come along are not read.
             batch_size: Inputs per batch; a loader's own batches are taken as they come.
         """
-        return predict_batches(self, batches_for(self, inputs, batch_size))
+        return predict_batches(self, batches_for(self, inputs, batch_size, finite=False))
 
     def fresh_start(self, teacher: Teacher, recipe: Any) -> "BaseStudent":
         """Get ready for a new distillation."""

@@ -4,19 +4,18 @@ import copy
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
-from torch.nn.utils import parametrize
 
 from opu.batches import Batch, Scores, as_scores, call, cannot_read, check_batch, fit_to, num_rows, reads
-from opu.checks import first_line
 from opu.inputs import Features
+from opu.students.heads import NoHeadError, find_head, two_logits
 from opu.students.links import Link
 from opu.students.networks import mlp
 from opu.students.start import copied, network_of
 from opu.students.student import Student
-from opu.teachers.base import Log, to_log_probabilities
+from opu.teachers.outputs import ONE_OUTPUT, Log, Reading, TwoClasses
 
 
 def from_teacher(
@@ -29,7 +28,8 @@ def from_teacher(
     mode: without dropout, and with the teacher's batch-norm statistics.
 
     Args:
-        teacher: An ``MCDropout``, ``Ensemble`` or ``WeightSamples`` teacher, or any classifier.
+        teacher: An ``MCDropout``, ``Ensemble`` or ``WeightSamples`` teacher, or any classifier. One with a single output per
+            input must come in a teacher with ``binary=True``; the student has both classes.
         shared_trunk: One copy with two heads instead of two copies: half the cost of a prediction.
         link: See :class:`Student`.
         example: A few inputs as the network takes them: a tensor, an array, or a dict or tuple of these. They are needed if
@@ -46,7 +46,8 @@ def from_teacher(
     layers = _plain_mlp(net)
     if layers is not None:
         return _as_mlp(layers, shared_trunk, link)
-    num_classes, wrapped = None, False
+    binary = bool(getattr(teacher, "binary", False))
+    num_classes, wrapped = 2 if binary else None, False
     if example is not None:
         example = Features(reads(net))(example)
         if not isinstance(example, Tensor):
@@ -61,6 +62,7 @@ def from_teacher(
     )
     assert student.architecture is not None
     student.architecture |= {"outputs": getattr(teacher, "outputs", "logits"), "wrapped": wrapped}
+    student.architecture |= {"binary": True} if binary else {}
     if example is not None:
         student.saw(fit_to(example, net))
     return student
@@ -68,7 +70,7 @@ def from_teacher(
 
 def wrapped_network(net: nn.Module) -> nn.Module:
     """The network as one that takes a batch of any structure and returns a tensor."""
-    if type(net) is nn.Sequential and isinstance(net[-1], Log):
+    if type(net) is nn.Sequential and isinstance(net[-1], Log | TwoClasses):
         return nn.Sequential(Scores(net[0]), net[-1])
     return Scores(net)
 
@@ -95,6 +97,8 @@ def trainable_copy(net: nn.Module) -> nn.Module:
 def _plain_mlp(net: nn.Module) -> list[nn.Linear] | None:
     """The linear layers of a network that is an MLP with ReLU, and no more than that."""
     first, *rest = _leaves(net) or [net]
+    one_logit = bool(rest) and isinstance(rest[-1], TwoClasses) and rest[-1].outputs == "logits"
+    rest = rest[:-1] if one_logit else rest
     flatten = type(first) is nn.Flatten and (first.start_dim, first.end_dim) == (1, -1)
     layers = rest if flatten else [first, *rest]
     linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
@@ -102,7 +106,9 @@ def _plain_mlp(net: nn.Module) -> list[nn.Linear] | None:
     plain = kinds == [nn.Linear, nn.ReLU] * (len(layers) // 2) + [nn.Linear]
     hooked = any(each._forward_hooks or each._forward_pre_hooks for each in net.modules())
     tied = len({id(w) for layer in linear for w in layer.parameters()}) < 2 * len(linear)  # or without a bias
-    return linear if plain and not hooked and not tied and linear[-1].out_features > 1 else None
+    if not plain or hooked or tied or (linear[-1].out_features > 1) == one_logit:
+        return None
+    return [*linear[:-1], two_logits(linear[-1])] if one_logit else linear
 
 
 def _leaves(net: nn.Module) -> list[nn.Module]:
@@ -140,9 +146,9 @@ def from_network(
         head_name: Name of the last layer, if it is known.
     """
     try:
-        trunk, head, head_name = _find_head(net, example, head_name)
+        trunk, head, head_name = find_head(net, example, head_name)
         width, num_classes = head.in_features, head.out_features
-    except _NoHeadError as reason:
+    except NoHeadError as reason:
         if shared_trunk:
             raise ValueError(
                 f"shared_trunk=True needs a network that ends in a linear layer, but {reason}; use shared_trunk=False."
@@ -155,10 +161,7 @@ def from_network(
         # The new head stands behind the whole network, and reads its logits.
         trunk, head, width = copy.deepcopy(net), None, num_classes
     if num_classes < 2:
-        raise ValueError(
-            "a student needs a network with an output for each of two or more classes; this one has a single output. For a "
-            "binary classifier with one logit z, return the logits 0 and z."
-        )
+        raise ValueError(ONE_OUTPUT.format(type(reads(net)).__name__, _ONE_LOGIT_ADVICE))
     precision_head = nn.Linear(width, 1).to(next(net.parameters()))
     sizes = {"shared_trunk": shared_trunk, "num_classes": num_classes, "head": head_name}
     architecture = {"architecture": "from_teacher", **sizes}
@@ -168,85 +171,10 @@ def from_network(
     return Student(net, nn.Sequential(trunk, precision_head), link=link, architecture=architecture)
 
 
-class _NoHeadError(Exception):
-    """Why the last linear layer of a network cannot be found."""
-
-
-def _find_head(net: nn.Module, example: Batch | None, name: str | None) -> tuple[nn.Module, nn.Linear, str | None]:
-    """Copies of all that comes before the network's last linear layer, and of that layer; its name if tracing failed."""
-    if name is not None:
-        return *_without(net, name), name
-    try:
-        return *_split(net), None
-    except _NoHeadError:
-        found = None if example is None else head_of(net, example)
-        if found is None:
-            raise
-        return *_without(net, found), found
-
-
-def _without(net: nn.Module, name: str) -> tuple[nn.Module, nn.Linear]:
-    """A copy of the network that returns what its layer of this name would read, and a copy of that layer."""
-    trunk = copied(net)
-    path, _, last = name.rpartition(".")
-    head = trunk.get_submodule(name)
-    if not isinstance(head, nn.Linear):
-        raise ValueError(f"the layer {name!r} of the network should be linear, but is a {type(head).__name__}.")
-    setattr(trunk.get_submodule(path), last, nn.Identity())
-    return trunk, head
-
-
-class _Tracer(fx.Tracer):
-    """Tracer to which layers with parametrised weights, and our own, are layers as well."""
-
-    proxy_buffer_attributes = True
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return parametrize.is_parametrized(m) or isinstance(m, Log) or super().is_leaf_module(m, module_qualified_name)
-
-
-# What may follow the last layer: the softmax of its output stays the same, if a softmax in turn is followed by our Log.
-_SOFTMAX = {"softmax", "Softmax"}
-_AFTERWARDS = {"Identity", "Dropout", "log_softmax", "LogSoftmax", "Log"} | _SOFTMAX
-
-
-def _split(net: nn.Module) -> tuple[nn.Module, nn.Linear]:
-    """Copies of all that comes before the network's last linear layer, and of that layer."""
-    root = nn.Sequential(copied(net))  # whose forward() has one argument, whatever the network's has
-    try:
-        graph = _Tracer().trace(root)
-    except Exception as error:  # of many kinds, by what forward() does
-        reason = first_line(error)[:200].rstrip(".")
-        raise _NoHeadError(f"the forward() of this one cannot be traced ({reason})") from error
-    (output,) = graph.find_nodes(op="output")
-    node, after = output.args[0], {}
-    if not isinstance(node, fx.Node):
-        found = type(node).__name__.removeprefix("immutable_")
-        raise _NoHeadError(f"this one returns a {found}")
-    while (name := _operation(node, root)) in _AFTERWARDS:
-        after[node] = name
-        node = node.all_input_nodes[0]
-    head = root.get_submodule(str(node.target)) if node.op == "call_module" else None
-    is_softmax, is_logged = not _SOFTMAX.isdisjoint(after.values()), "Log" in after.values()
-    if not isinstance(head, nn.Linear) or (is_logged and not is_softmax):
-        raise _NoHeadError(f"this one ends in {name!r}")
-    if is_softmax and not is_logged:
-        raise ValueError(
-            "the network ends in a softmax, and another one would flatten its probabilities; give from_teacher a teacher "
-            'with outputs="probabilities", or remove the softmax.'
-        )
-    output.args = (node.all_input_nodes[0],)
-    for each in [*after, node]:
-        if not each.users:
-            graph.erase_node(each)
-    return fx.GraphModule(root, graph), copy.deepcopy(head)
-
-
-def _operation(node: fx.Node, root: nn.Module) -> str:
-    """The name of a layer's class, of a method or of a function."""
-    if node.op == "call_module":
-        return type(root.get_submodule(str(node.target))).__name__
-    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+_ONE_LOGIT_ADVICE = (
+    "give from_teacher a teacher with binary=True, such as MCDropout(net, binary=True), or return "
+    "the two logits 0 and z"
+)
 
 
 _ONE_TENSOR = (
@@ -264,40 +192,9 @@ def _try(net: nn.Module, example: Batch) -> tuple[int, bool]:
             f"{cannot_read('the network', example, error)} Give an example as the teacher takes its inputs."
         ) from error
     scores = as_scores(output, type(net).__name__)
+    if scores.shape in ((num_rows(example),), (num_rows(example), 1)):
+        raise ValueError(ONE_OUTPUT.format(type(net).__name__, _ONE_LOGIT_ADVICE))
     if scores.ndim != 2 or len(scores) != num_rows(example):
         raise ValueError(_ONE_TENSOR.format(type(net).__name__, f"shape {tuple(scores.shape)}"))
-    to_log_probabilities(scores, "logits")  # refuses probabilities
+    Reading("logits", enough=2).check(scores)  # refuses probabilities; a single row may look like them by chance
     return int(scores.shape[1]), not (isinstance(output, Tensor) and isinstance(example, Tensor))
-
-
-@torch.no_grad()
-def head_of(net: nn.Module, example: Batch) -> str | None:
-    """The name of the linear layer whose outputs are the class scores, found by running the network.
-
-    A layer is the last one if the network without it gives features from which the layer makes the same scores.
-
-    Args:
-        net: In evaluation mode.
-        example: A few inputs.
-    """
-    example, called = fit_to(example, net), []
-    layers = {layer: name for name, layer in net.named_modules() if isinstance(layer, nn.Linear)}
-    hooks = [layer.register_forward_hook(lambda layer, *_: called.append(layer)) for layer in layers]
-    try:
-        wanted = call(net, example)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    for layer in dict.fromkeys(reversed(called)):
-        if layer.out_features != wanted.shape[-1]:
-            continue
-        try:
-            trunk, head = _without(net, layers[layer])
-            features = call(trunk, example)
-            found = head(features) if features.ndim == 2 else None
-        except Exception:  # of many kinds, by what the network does with its layer
-            continue
-        if found is not None and found.shape == wanted.shape and torch.allclose(found, wanted, rtol=1e-4, atol=1e-5):
-            name: str = layers[layer]
-            return name
-    return None

@@ -1,5 +1,6 @@
 """Raw rows of a table, which may have missing values, as the standardised rows that a student takes."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
-from opu.students.standardise import Standardise
+from opu.students.standardise import Standardise, refuse_too_large
 
 
 class Impute(nn.Module):
@@ -72,10 +73,18 @@ class Prepare(nn.Module):
         self.impute, self.standardise = impute, standardise
 
     @classmethod
-    def fit(cls, x: Float[np.ndarray, "N F"]) -> "Prepare":
-        """Both, from the training rows."""
+    def fit(cls, x: Float[np.ndarray, "N F"], names: Sequence[str] | None = None) -> "Prepare":
+        """Both, from the training rows.
+
+        Args:
+            x: The rows, with NaN where values are missing.
+            names: Names of the columns for messages; by default they are counted from 0.
+        """
+        refuse_too_large(x, names)  # their median may be infinite
         impute = Impute.fit(x)
-        return cls(impute, Standardise.fit(impute(torch.tensor(x))))
+        if names is not None:
+            names = [*names, *(f"{names[place]} is missing" for place in impute.indicated)]
+        return cls(impute, Standardise.fit(impute(torch.tensor(x)), names))
 
     def forward(self, x: Float[Tensor, "B F"]) -> Float[Tensor, "B G"]:
         """The standardised rows."""
@@ -94,6 +103,11 @@ class Prepare(nn.Module):
         """Which raw rows miss a value in a column that was complete in training: they are novel."""
         return self.impute.unexpected(x)
 
+    def too_large(self, x: Float[Tensor, "B F"]) -> Bool[Tensor, "B F"]:
+        """Which raw values are infinite, or become so in float32 once they are standardised."""
+        standardised: Tensor = self(x)[:, : len(self.impute.fill)]
+        return ~(standardised.abs() <= torch.finfo(torch.float32).max)
+
     def description(self) -> dict[str, Any]:
         """All numbers, for a json file."""
         return {
@@ -111,4 +125,10 @@ class Prepare(nn.Module):
             for key in ("mean", "scale", "fill" if "fill" in found else "mean")
         )
         indicated = torch.tensor(found.get("indicated", []), dtype=torch.int64)
+        if fill.ndim != 1 or indicated.ndim != 1 or not mean.shape == scale.shape == (len(fill) + len(indicated),):
+            raise ValueError("the numbers of columns in mean, scale, fill and indicated must agree")
+        if not all(bool(t.isfinite().all()) for t in (mean, scale, fill)) or bool((scale <= 0).any()):
+            raise ValueError("mean, scale and fill must be finite, and scale positive")
+        if sorted({*indicated.tolist()} & {*range(len(fill))}) != indicated.tolist():
+            raise ValueError("indicated must be numbers of columns, in order")
         return cls(Impute(fill, indicated), Standardise(mean, scale))

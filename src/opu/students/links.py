@@ -10,6 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+# The difference of larger bounds is no number in single precision.
+_LARGEST = 1e30
+
 
 @dataclass(frozen=True)
 class Exp:
@@ -64,6 +67,10 @@ class BoundedLink(ABC):
     def __post_init__(self) -> None:
         if not -math.inf < self.low < self.high < math.inf:
             raise ValueError(f"the bounds of a link must be finite and rise; got {self.low} and {self.high}.")
+        if max(-self.low, self.high) > _LARGEST:
+            raise ValueError(
+                f"the bounds of a link are log-precisions, at most {_LARGEST:g} in size; got {self.low:g} and {self.high:g}."
+            )
 
     @abstractmethod
     def __call__(self, z: Float[Tensor, " B"]) -> Float[Tensor, " B"]:

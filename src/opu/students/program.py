@@ -7,6 +7,7 @@ A program names operators from the list below, numbers and weights, and nothing 
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from torch import Tensor, nn
 
 from opu.batches import Batch, first_tensor, tensors
 from opu.checks import first_line
+from opu.json_text import shown
+from opu.students.budget import META, Budget
 
 # Operators of the aten library that a program may call, also in place. None touches files or memory beyond its arguments.
 _OPERATORS = frozenset(
@@ -47,6 +50,10 @@ _ARITHMETIC = {
     name: getattr(operator, name) for name in ("getitem", "add", "sub", "mul", "truediv", "floordiv", "mod", "neg")
 }
 KINDS: dict[str, type] = {"dtype": torch.dtype, "memory_format": torch.memory_format, "layout": torch.layout}
+# Looked up here: asking torch for a name from a file could import a module.
+_CONSTANTS = {kind: {n: v for n, v in vars(torch).items() if isinstance(v, type_)} for kind, type_ in KINDS.items()}
+MOST_STEPS = 50_000
+_DEEPEST_NAME = 50
 
 
 @dataclass(frozen=True)
@@ -67,8 +74,10 @@ class Program(nn.Module):
     def __init__(self, program: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
         super().__init__()
         try:
+            _check_lengths(program)
+            buffers = set(program["buffers"])
             for name in program["weights"]:
-                _register(self, name, weights[name], trained=name not in program["buffers"])
+                _register(self, name, weights[name], trained=name not in buffers)
             self._weights = [str(name) for name in program["weights"]]
             # Names of the parts of an input that has several, in a dict, a tuple or a dataclass.
             self.input_names = [str(name) for name in program["inputs"]] if "inputs" in program else None
@@ -76,15 +85,12 @@ class Program(nn.Module):
             self._output = str(program["output"])
             self._last_uses = self._find_last_uses()
         except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
-            message = f"the graph of this network cannot be read ({first_line(error)}); use another copy."
+            message = f"the graph of this network cannot be read ({first_line(error)[:200]}); use another copy."
             raise ValueError(message) from error
 
     def forward(self, x: Batch) -> Tensor:
         """What the network returned."""
-        values: dict[str, Any] = {**self._named(x), "device": first_tensor(x).device}
-        for name in self._weights:
-            path, _, last = name.rpartition(".")
-            values[f"weight:{name}"] = getattr(self.get_submodule(path), last)
+        values = self._named(x) | {"device": first_tensor(x).device} | self._named_weights()
         for (name, function, args, kwargs), spent in zip(self._steps, self._last_uses, strict=True):
             values[name] = function(*_resolve(args, values), **_resolve(kwargs, values))
             for each in spent:  # so that activations are freed as early as in the network's own forward()
@@ -92,7 +98,32 @@ class Program(nn.Module):
         output: Tensor = values[self._output]
         return output
 
-    def _named(self, x: Batch) -> dict[str, Tensor]:
+    @torch.no_grad()
+    def dry_run(self, x: Batch, budget: Budget) -> Tensor:
+        """What the network would return, without memory and without numbers: all tensors are on the device ``meta``.
+
+        Args:
+            x: Inputs on that device.
+            budget: Refuses what would take too much memory.
+        """
+        weights = {name: w if w.dtype == torch.bool else w.to(META) for name, w in self._named_weights().items()}
+        values = self._named(x) | {"device": META} | weights
+        for (name, function, args, kwargs), spent in zip(self._steps, self._last_uses, strict=True):
+            values[name] = budget.run(name, function, _resolve(args, values), _resolve(kwargs, values))
+            for each in spent:
+                values.pop(each, None)
+                budget.free(each)
+        output: Tensor = values[self._output]
+        return output.to(META)
+
+    def _named_weights(self) -> dict[str, Tensor]:
+        values = {}
+        for name in self._weights:
+            path, _, last = name.rpartition(".")
+            values[f"weight:{name}"] = getattr(self.get_submodule(path), last)
+        return values
+
+    def _named(self, x: Batch) -> dict[str, Any]:
         if self.input_names is None:
             return {"input": x}
         given = {self.input_names[0]: x} if isinstance(x, Tensor) else tensors(x)
@@ -124,6 +155,18 @@ class Program(nn.Module):
         return spent[::-1]
 
 
+def _check_lengths(program: Mapping[str, Any]) -> None:
+    """Refuse what would take long to build, or could not be walked through."""
+    if len(program["steps"]) > MOST_STEPS:
+        raise ValueError(f"it has {len(program['steps']):,} steps, and at most {MOST_STEPS:,} are read")
+    if len(set(program["weights"])) < len(program["weights"]):
+        raise ValueError("it names a weight twice")
+    deep = [name for name in program["weights"] if name.count(".") > _DEEPEST_NAME]
+    if deep:
+        raise ValueError(f"the name of a weight, {shown(deep[0])}, has more than {_DEEPEST_NAME} parts")
+
+
+@cache
 def target_of(name: str) -> Callable[..., Any]:
     """The operator of this name; any that is not on the list is refused."""
     library, _, path = name.partition(".")
@@ -142,9 +185,22 @@ def target_of(name: str) -> Callable[..., Any]:
 
 def _decode_step(entry: Mapping[str, Any]) -> tuple[str, Callable[..., Any], list[Any], dict[str, Any]]:
     name, call, args = str(entry["name"]), str(entry["call"]), _decode(entry["args"])
-    if call.startswith("operator.") and not all(isinstance(each, _Value | int | float) for each in args):
-        raise TypeError("arithmetic takes numbers")
-    return name, target_of(call), args, {str(key): _decode(value) for key, value in entry["kwargs"].items()}
+    function = target_of(call)
+    if call.startswith("operator."):
+        if not all(isinstance(each, _Value | int | float) for each in args):
+            raise TypeError("arithmetic takes numbers")
+        function = function if call == "operator.getitem" else partial(_calculate, function)
+    return name, function, args, {str(key): _decode(value) for key, value in entry["kwargs"].items()}
+
+
+def _calculate(function: Callable[..., Any], *args: Any) -> Any:
+    """Arithmetic with sizes: not with lists, which it would repeat, nor with integers that grow without end."""
+    if any(isinstance(each, list | tuple) for each in args):
+        raise TypeError("arithmetic takes numbers, and got a list of values")
+    result = function(*args)
+    if isinstance(result, int) and not -(2**63) <= result < 2**63:
+        raise OverflowError("arithmetic with sizes leaves 64 bits")
+    return result
 
 
 def _decode(value: Any) -> Any:
@@ -155,10 +211,9 @@ def _decode(value: Any) -> Any:
     ((kind, name),) = value.items()
     if kind == "value":
         return _Value(str(name))
-    found = getattr(torch, name)
-    if not isinstance(found, KINDS[kind]):
-        raise TypeError(f"{name} is no {kind}")
-    return found
+    if name not in _CONSTANTS[kind]:
+        raise TypeError(f"{shown(name)} is no {kind}")
+    return _CONSTANTS[kind][name]
 
 
 def _resolve(argument: Any, values: Mapping[str, Any]) -> Any:
@@ -183,6 +238,7 @@ def _register(root: nn.Module, name: str, tensor: Tensor, *, trained: bool) -> N
             root.add_module(part, nn.Module())
         root = root.get_submodule(part)
     if trained:
-        root.register_parameter(last, nn.Parameter(tensor))
+        learns = tensor.is_floating_point() or tensor.is_complex()
+        root.register_parameter(last, nn.Parameter(tensor, requires_grad=learns))
     else:
         root.register_buffer(last, tensor)

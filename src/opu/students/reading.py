@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from opu.batches import Batch, cannot_read, each, fit_to, take, tensors, to_device
+from opu.checks import listed
 from opu.inputs import Features, as_source
 from opu.inputs.random_state import random_state, restore_random_state
-from opu.teachers.base import evaluating
+from opu.teachers.modes import evaluating, without_draws
 
 Convert = Callable[[Batch], Batch]
 _SINGLE = (
@@ -31,8 +33,8 @@ def batches_for(student: Any, inputs: Any, batch_size: int = 1024, *, finite: bo
         raise ValueError(f"batch_size must be at least 1; got {batch_size}.")
     refuse_single(student, inputs)
     inputs = in_known_order(student, inputs)
-    features, convert = Features(student.reads()), None
-    source = as_source(inputs, features, batch_size=batch_size, endless=True, finite=finite)
+    features, convert = Features(student.reads(), finite=finite), None
+    source = as_source(inputs, features, batch_size=batch_size, endless=True)
     for batch in source.batches(batch_size):
         convert = convert or conversion(student, take(batch, slice(0, 2)), finite=finite)
         yield fit_to(convert(batch), student)
@@ -41,13 +43,21 @@ def batches_for(student: Any, inputs: Any, batch_size: int = 1024, *, finite: bo
 def in_known_order(student: Any, inputs: Any) -> Any:
     """A data frame with its columns in the order that the student was distilled on; all others as they are."""
     known, columns = student.columns(), getattr(inputs, "columns", None)
-    if known is None or columns is None or list(map(str, columns)) == known:
+    if known is None or columns is None:
         return inputs
-    if sorted(map(str, columns)) != sorted(known):
-        missing = [name for name in known if name not in set(map(str, columns))]
-        what = f"{', '.join(missing)} is missing" if missing else "there are others"
-        raise ValueError(f"the student was distilled on a data frame with the columns {', '.join(known)}; {what}.")
     by_name = {str(name): name for name in columns}
+    given = [*by_name] if len(by_name) == len(columns) else list(map(str, columns))  # names may occur twice
+    if given == known:
+        return inputs
+    if sorted(given) != sorted(known):
+        missing = [name for name in known if name not in by_name]
+        what = f"{listed(missing)} is missing" if missing else "there are others"
+        raise ValueError(f"the student was distilled on a data frame with the columns {listed(known)}; {what}.")
+    if len(by_name) < len(given):
+        raise ValueError(
+            "the student was distilled on a data frame with the same columns in another order, and some names occur more "
+            "than once, so it is not known which is which; keep the order."
+        )
     return inputs[[by_name[name] for name in known]]
 
 
@@ -87,7 +97,8 @@ def conversion(student: nn.Module, example: Batch, *, finite: bool = True) -> Co
     reasons: list[Exception] = []
     for number, attempt in enumerate(attempts):
         try:
-            with trial(student):
+            # Other threads may be drawing random numbers; a student hardly ever does, and then nothing is restored.
+            with without_draws(partial(restore_random_state, random_state())), evaluating(student):
                 student(to_device(attempt(example), weight.device))
             known[kind] = number
             return checked(attempt)
@@ -125,7 +136,10 @@ def _checked(convert: Convert) -> Convert:
 
 @contextmanager
 def trial(student: nn.Module) -> Iterator[None]:
-    """A call that leaves no trace: no gradients, evaluation mode, and the random state restored."""
+    """A call that leaves no trace: no gradients, evaluation mode, and the random state restored.
+
+    Random numbers that another thread draws meanwhile may come again, so this is for the preparation of a run alone.
+    """
     state = random_state()
     try:
         with evaluating(student):

@@ -1,35 +1,35 @@
-"""Saving and loading students: ``config.json`` and ``model.safetensors`` in one folder, and no pickle anywhere."""
+"""Saving and loading students: one file, ``model.safetensors`` in a folder of its own, and no pickle anywhere.
+
+The file holds the weights, and in its metadata the description of the student, the graph of a user's network, and a checksum
+of everything. One file is replaced in one step, so a folder holds the old student or the new one at any time.
+"""
 
 import json
-import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
-from opu.batches import Batch, call, reads, rebuild, tensors
 from opu.checks import first_line
-from opu.files import write_atomically, write_json
-from opu.novelty import Novelty
+from opu.files import write_atomically
+from opu.json_text import MOST_CHARACTERS, parse, shown
 from opu.students import compressed, networks
+from opu.students.description import MISFIT, check_description
 from opu.students.from_teacher import from_network, trainable_copy, wrapped_network
 from opu.students.links import parse_link
-from opu.students.program import Program
-from opu.students.signature import made_up
-from opu.students.start import copied
+from opu.students.saved_programs import check_programs, from_programs, parse_programs, to_programs
+from opu.students.saved_weights import NOVELTY, OF_USERS, check_weights, read_novelty
 from opu.students.student import Student
-from opu.students.tracing import to_program
-from opu.teachers.base import as_logits
+from opu.teachers.outputs import as_logits
+from opu.tensor_file import CHECKSUM, checksum_in, from_file, to_bytes
 
-FORMAT = 4
-# Version 2 is from before 0.1.0 and differs in the name of one tensor; version 3 knows inputs of one tensor only.
-_READABLE = (2, 3, FORMAT)
-_MISFIT = "the description of this student does not fit {} ({}); it may have been edited."
-_NOVELTY = [f"novelty.{part}" for part in ("entropy", "dispersion", "scores", "blend")]
-_OF_USERS = ("from_teacher", "from_backbone")  # whose networks are of a user's own class, and kept as programs
+FILE, FORMER_CONFIG = "model.safetensors", "config.json"
+KIND, FORMAT = "opu student", 5
+# Their description is in a file of its own, config.json. Version 2 is from before 0.1.0 and differs in the name of one
+# tensor; version 3 knows inputs of one tensor only.
+_FORMER = (2, 3, 4)
 _BUILDERS = {
     "mlp": networks.mlp,
     "lenet": networks.lenet,
@@ -38,8 +38,14 @@ _BUILDERS = {
 }
 
 
-def save(student: Student, folder: Path) -> None:
-    """Write a student. Files that are there already are replaced, each in one step."""
+def save(student: Student, folder: Path, texts: Mapping[str, str] | None = None) -> str:
+    """Write a student, in the place of one that is there; returns the checksum of its file.
+
+    Args:
+        student: Made by one of our builders.
+        folder: Made where it is missing.
+        texts: More texts for the file's metadata, by name.
+    """
     description = student.description()
     if description is None:
         raise ValueError(
@@ -48,89 +54,83 @@ def save(student: Student, folder: Path) -> None:
         )
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"a student is saved into a folder; {folder} is a file. Choose another path.")
+    if (folder / "student" / FILE).exists():
+        raise ValueError(
+            f"{folder} is a run folder, with a student in {folder / 'student'} that opu.load would find first. Save to that "
+            "folder, or to another."
+        )
     weights, metadata = dict(student.state_dict()), {"format": "pt"}
-    if description["architecture"] in _OF_USERS:
-        programs, constants = _programs(student, description)
+    if description["architecture"] in OF_USERS:
+        programs, constants = to_programs(student, description)
         weights, metadata = weights | constants, metadata | {"programs": json.dumps(programs)}
     weights = {name: w.detach().cpu().contiguous().clone() for name, w in weights.items()}
-    write_atomically(folder / "model.safetensors", to_bytes(weights, metadata=metadata))
-    write_json(folder / "config.json", {"format": FORMAT, "kind": "opu student", **description})
-
-
-def _programs(student: Student, description: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The student's networks as programs, and the constants in them, by name; none if they cannot be traced."""
-    if "inputs" not in description:
-        if description["architecture"] == "from_backbone":
-            return {}, {}
-        raise ValueError(
-            "to save this student, its inputs must be known; distil it first, or give some: from_teacher(teacher, example=x)."
-        )
-    student = copied(student).cpu().eval()
-    x = made_up(description["inputs"], floats=next(student.parameters()).dtype)
-    x = x if student.like is None else rebuild(student.like, list(tensors(x).values()))
-    programs: dict[str, Any] = {}
-    constants: dict[str, Tensor] = {}
+    metadata["student"] = json.dumps({"format": FORMAT, "kind": KIND, **description}, default=_plain_number)
     try:
-        for name in ("trunk", "mean_net", "precision_net"):
-            net = getattr(student, name)
-            if net is not None:
-                programs[name], found = to_program(net, x)
-                constants |= {f"{name}.{key}": value for key, value in found.items()}
-            if name == "trunk" and net is not None:
-                x = _features(net, x)
+        check_description(_parsed(metadata["student"], (FORMAT,)), [tuple(w.shape) for w in weights.values()])
     except ValueError as error:
-        warnings.warn(f"{error}; to load this student, give its class: opu.load(folder, backbone=net).", stacklevel=4)
-        return {}, {}
-    return programs, constants
+        raise ValueError(f"this student cannot be saved, since it could not be loaded: {error}") from error
+    content = to_bytes(weights, metadata | dict(texts or {}))
+    write_atomically(folder / FILE, content)
+    _remove_former(folder / FORMER_CONFIG)
+    return checksum_in(content)
 
 
-@torch.no_grad()
-def _features(trunk: nn.Module, x: Batch) -> Tensor:
-    """What the heads read of inputs that are made up, which a network may refuse."""
+def _plain_number(value: Any) -> Any:
+    """Sizes may be numpy's integers."""
+    return value.item()
+
+
+def _remove_former(path: Path) -> None:
+    """Remove the description of an older version, which nothing reads any more; a run's own ``config.json`` stays."""
     try:
-        features: Tensor = call(trunk, x).flatten(1)
-    except Exception as error:  # of many kinds, by what the network checks
-        raise ValueError(
-            f"the network {type(reads(trunk)).__name__} cannot be written as a graph, since it cannot read inputs that are "
-            f"all zeros ({first_line(error)[:200].rstrip('.')})"
-        ) from error
-    return features
+        _parsed(_text(path), _FORMER)
+        path.unlink()
+    except (OSError, ValueError):
+        return
 
 
 def load(folder: str | Path, *, backbone: nn.Module | None = None) -> Student:
     """Read a student that :meth:`Student.save` wrote.
+
+    A file that is damaged is refused. Its checksum is against damage, not malice, so all else is checked as well: nothing in
+    a file is run as code, and nothing is built that its weights do not warrant. A graph is granted 1 GB for two inputs of the
+    described size, and 256 times the bytes of these and the weights; larger or other inputs may take more.
 
     Args:
         folder: A folder of :meth:`Student.save`, or a run folder with ``student/`` in it.
         backbone: The user's network. A student made by ``from_backbone`` needs its trunk, whose weights are replaced. One
             made by ``from_teacher`` is built on a copy of the network; by default it runs the graph in the file.
     """
+    return load_with_texts(folder, backbone=backbone)[0]
+
+
+def load_with_texts(folder: str | Path, *, backbone: nn.Module | None = None) -> tuple[Student, dict[str, str]]:
+    """The student of :func:`load`, and all texts in the metadata of its file."""
     if backbone is not None and not isinstance(backbone, nn.Module):
         raise ValueError(f"backbone must be a network, such as Net(); got {backbone!r}.")
     folder = student_folder(Path(folder))
-    description = _read_config(folder / "config.json")
-    weights, metadata = _read_weights(folder / "model.safetensors")
-    inputs = _inputs_of(description)
-    if description.get("architecture") == "from_teacher" or (
-        backbone is None and metadata.get("programs", "{}") != "{}"
-    ):
-        student = _from_teacher(description, backbone, metadata, weights)
+    weights, metadata, description = _read(folder)
+    check_description(description, [tuple(w.shape) for w in weights.values()])
+    inputs = description.pop("inputs", None)
+    if description["architecture"] == "from_teacher" or (backbone is None and metadata.get("programs", "{}") != "{}"):
+        student = _from_teacher(description, inputs, backbone, metadata, weights)
         own = student.state_dict()  # the class may have other buffers than the graph
         weights = {name: w for name, w in weights.items() if name in own or name.startswith("novelty.")}
     else:
         student = _build(description, backbone)
-    if any(name.startswith("novelty.") for name in weights):
-        student.novelty = Novelty(*(weights.get(name, torch.empty(0)) for name in _NOVELTY))
+    student.novelty = read_novelty(folder, weights)
     student.inputs = inputs
-    _refuse_other_shapes(folder, student, weights)
-    # Assigned, not copied, so that a student saved in float64 comes back in float64.
-    student.load_state_dict(weights, assign=True)
-    return student.eval()
+    check_weights(folder, student, weights)
+    try:  # Assigned, not copied, so that a student saved in float64 comes back in float64.
+        student.load_state_dict(weights, assign=True)
+    except RuntimeError as error:  # a type that the user's own class does not take
+        raise ValueError(f"the weights in {folder} do not fit their network ({first_line(error)}).") from error
+    return student.eval(), metadata
 
 
 def student_folder(folder: Path) -> Path:
     """The folder of the student itself, for that of a run or of a student."""
-    if (folder / "student" / "config.json").is_file():
+    if (folder / "student" / FILE).is_file():
         return folder / "student"
     if (folder / "checkpoint").is_dir():
         raise ValueError(
@@ -140,48 +140,66 @@ def student_folder(folder: Path) -> Path:
     return folder
 
 
+def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, str], dict[str, Any]]:
+    """The weights, the metadata and the description, which older versions kept in a file of its own."""
+    path, former = folder / FILE, folder / FORMER_CONFIG
+    try:
+        weights, metadata = from_file(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise _missing(path) from None
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is not a whole safetensors file ({error}); it may be cut short or damaged. Use another copy."
+        ) from error
+    try:
+        if "student" in metadata:  # a config.json beside it is one of before, and a kill kept it from being removed
+            if CHECKSUM not in metadata:
+                raise ValueError("its checksum is missing")
+            return weights, metadata, _parsed(metadata["student"], (FORMAT,))
+        path = former
+        return _of_today(weights), metadata, _parsed(_text(former), _FORMER)
+    except (FileNotFoundError, NotADirectoryError):
+        raise _missing(former) from None
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{path} is not the description of a student ({error}); it may be cut short.") from error
+
+
 def _missing(path: Path) -> ValueError:
     return ValueError(f"there is no saved student in {path.parent}: {path.name} is missing. Give the folder of save().")
 
 
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        config: dict[str, Any] = json.loads(path.read_text())
-        kind, version = config.pop("kind"), config.pop("format")
-    except (FileNotFoundError, NotADirectoryError):
-        raise _missing(path) from None
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
-        raise ValueError(f"{path} is not the description of a student ({error}); it may be cut short.") from error
-    if kind != "opu student" or version not in _READABLE:
+def _text(path: Path) -> str:
+    with path.open(encoding="utf-8") as file:
+        return file.read(MOST_CHARACTERS + 1)  # one more than is taken
+
+
+def _parsed(text: str, versions: tuple[int, ...]) -> dict[str, Any]:
+    """The description in a text, in the entries of today."""
+    found = parse(text)
+    if not isinstance(found, dict) or not {"kind", "format"} <= found.keys():
+        raise ValueError("it has no kind and format")
+    kind, version = found.pop("kind"), found.pop("format")
+    if kind != KIND or type(version) is not int or version not in versions:
         raise ValueError(
-            f"{path} is of kind {kind!r}, version {version!r}; this release reads 'opu student', version {FORMAT}. Use the "
-            "release that wrote it, or save the student again."
+            f"it is of kind {shown(kind)}, version {shown(version)}; this release reads {KIND!r}, version {FORMAT}, and "
+            f"versions {_FORMER[0]} to {_FORMER[-1]} with a {FORMER_CONFIG}. Use the release that wrote it"
         )
-    return config
+    shape, type_ = found.pop("input_shape", None), found.pop("input_type", None)  # of version 3
+    if shape is not None and "inputs" not in found:
+        found["inputs"] = {"shape": shape, "type": type_}
+    return found
 
 
-def _read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-            metadata = file.metadata() or {}
-    except (FileNotFoundError, NotADirectoryError):
-        raise _missing(path) from None
-    except SafetensorError as error:
-        raise ValueError(
-            f"{path} is not a whole safetensors file ({error}); it may be cut short. Use another copy."
-        ) from error
-    unknown = [name for name in weights if name.startswith("novelty.") and name not in _NOVELTY]
+def _of_today(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    unknown = [name for name in weights if name.startswith("novelty.") and name not in NOVELTY]
     if len(unknown) == 1 and "novelty.dispersion" not in weights:  # which had another name in version 2
         weights["novelty.dispersion"] = weights.pop(unknown[0])
-    return weights, metadata
+    return weights
 
 
 def _build(description: dict[str, Any], backbone: nn.Module | None) -> Student:
     options = dict(description)
-    name = options.pop("architecture", None)
-    if name not in _BUILDERS:
-        raise ValueError(f"a saved student is one of {', '.join(_BUILDERS)}, from_teacher; this one says {name!r}.")
+    name = options.pop("architecture")
     if name == "from_backbone":
         if backbone is None:
             raise ValueError(
@@ -190,82 +208,49 @@ def _build(description: dict[str, Any], backbone: nn.Module | None) -> Student:
             )
         options["trunk"] = backbone
     try:
-        parse_link(str(options["link"]))
-        for key, length in (("image_shape", 3), ("channels", 2)):
-            if key in options:
-                options[key] = tuple(options[key])
-                if len(options[key]) != length:
-                    raise ValueError(f"{key} needs {length} numbers")
+        for key in {"image_shape", "channels"} & options.keys():
+            options[key] = tuple(options[key])
         with torch.device("meta"):  # no memory for sizes that the weights in the file do not have
             student: Student = _BUILDERS[name](**options)  # type: ignore[operator]
     except (TypeError, ValueError, RuntimeError, KeyError) as error:
-        raise ValueError(_MISFIT.format(name, error)) from error
+        raise ValueError(MISFIT.format(name, error)) from error
     return student
 
 
 def _from_teacher(
-    description: dict[str, Any], net: nn.Module | None, metadata: dict[str, str], weights: dict[str, Tensor]
+    description: dict[str, Any],
+    inputs: Any,
+    net: nn.Module | None,
+    metadata: Mapping[str, str],
+    weights: dict[str, Tensor],
 ) -> Student:
     """The student on a copy of the network that the user gives, or on the programs in the file."""
     options = dict(description)
-    try:
-        link = parse_link(str(options.pop("link")))
-        shared, num_classes, outputs = (
-            bool(options["shared_trunk"]),
-            int(options["num_classes"]),
-            options.get("outputs", "logits"),
-        )
-        head, wrapped = options.get("head"), bool(options.get("wrapped"))
-        programs = dict(json.loads(metadata.get("programs", "{}")))
-    except (TypeError, ValueError, RuntimeError, KeyError) as error:
-        raise ValueError(_MISFIT.format("from_teacher", error)) from error
+    link = parse_link(options.pop("link"))
+    num_classes = options["num_classes"]
     if net is not None:
-        net = as_logits(trainable_copy(net), outputs)
-        net = wrapped_network(net) if wrapped else net
-        student = from_network(net, shared_trunk=shared, link=link, num_classes=num_classes, head_name=head)
-    elif {"mean_net", "precision_net"} <= programs.keys():
-        made = {name: Program(each, _below(name, weights)) for name, each in programs.items()}
-        student = Student(made["mean_net"], made["precision_net"], trunk=made.get("trunk"), link=link)
+        net = as_logits(trainable_copy(net), options.get("outputs", "logits"), options.get("binary", False))
+        net = wrapped_network(net) if options.get("wrapped") else net
+        sizes = {"shared_trunk": options["shared_trunk"], "num_classes": num_classes, "head_name": options.get("head")}
+        try:
+            student = from_network(net, link=link, **sizes)
+        except AttributeError as error:  # no layer of this name
+            raise ValueError(MISFIT.format("the network", first_line(error)[:200])) from error
     else:
-        raise ValueError(
-            "the network of this student could not be written as a graph; give its class: opu.load(folder, backbone=net)."
-        )
+        try:
+            programs = parse_programs(metadata.get("programs", "{}"))
+        except ValueError as error:
+            raise ValueError(MISFIT.format("from_teacher", error)) from error
+        if not {"mean_net", "precision_net"} <= programs.keys():
+            raise ValueError(
+                "the network of this student could not be written as a graph; give its class: opu.load(folder, backbone=net)."
+            )
+        student = from_programs(programs, weights, link)
+        try:
+            check_programs(student, inputs, num_classes)
+        except ValueError as error:
+            raise ValueError(
+                f"{error}; use another copy, or give its class: opu.load(folder, backbone=net)."
+            ) from error
     student.architecture = options
     return student
-
-
-def _inputs_of(description: dict[str, Any]) -> dict[str, Any] | None:
-    """What inputs look like, taken out of the description; files of version 3 kept it in two entries."""
-    inputs = description.pop("inputs", None)
-    shape, kind = description.pop("input_shape", None), description.pop("input_type", None)
-    inputs = {"shape": shape, "type": kind} if inputs is None and shape is not None else inputs
-    if inputs is not None:
-        try:
-            with torch.device("meta"):  # no memory for sizes that a file asks for
-                made_up(inputs)
-        except (TypeError, ValueError, KeyError, AttributeError, RuntimeError, RecursionError) as error:
-            raise ValueError(_MISFIT.format("its inputs", error)) from error
-    return inputs
-
-
-def _below(part: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(f"{part}."): w for name, w in weights.items() if name.startswith(f"{part}.")}
-
-
-def _refuse_other_shapes(folder: Path, student: Student, weights: dict[str, Tensor]) -> None:
-    own = student.state_dict(keep_vars=True)
-    for name in sorted(own.keys() | weights.keys()):
-        ours = tuple(own[name].shape) if name in own else "nothing"
-        theirs = tuple(weights[name].shape) if name in weights else "nothing"
-        if ours != theirs:
-            raise ValueError(
-                f"the weights in {folder} do not fit their description: {name} should be {ours}, the file has {theirs}. "
-                "The two files come from different students."
-            )
-    for name, w in weights.items():
-        # A buffer of a user's network may hold infinite values on purpose, as attention masks do.
-        may_be_infinite = not isinstance(own[name], nn.Parameter) and name not in _NOVELTY
-        if bool(w.isnan().any()) or not (may_be_infinite or bool(w.isfinite().all())):
-            raise ValueError(
-                f"the weights in {folder} are damaged: {name} holds NaN or infinite values. Use another copy."
-            )

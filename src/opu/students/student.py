@@ -216,7 +216,7 @@ class Student(BaseStudent):
         return [fit_to(convert(part), self) for part in parts]
 
     def save(self, folder: str | Path) -> None:
-        """Write ``config.json`` and ``model.safetensors`` into a folder; :func:`opu.load` reads them."""
+        """Write ``model.safetensors`` into a folder: all that :func:`opu.load` needs, in the place of what was there."""
         from opu.students.store import save
 
         save(self, Path(folder))

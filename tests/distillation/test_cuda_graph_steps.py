@@ -35,7 +35,7 @@ class NoReading(TorchDispatchMode):
 
 @pytest.fixture
 def _as_if_captured(monkeypatch):
-    for module in ("opu.teachers.base", "opu.distillation.state", "opu.objectives.sinkhorn"):
+    for module in ("opu.teachers.outputs", "opu.distillation.state", "opu.objectives.sinkhorn"):
         monkeypatch.setattr(f"{module}.being_captured", lambda tensor: True)
 
 

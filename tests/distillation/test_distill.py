@@ -252,7 +252,7 @@ def test_bad_inputs_are_refused(teacher):
 def test_bad_teachers_are_refused(inputs):
     still = make_net()
     refuse(
-        "must be random, but its 4 particles are identical",
+        "must be random, but its 32 particles are identical for all of 96 inputs",
         lambda x, s: still.eval()(x).log_softmax(-1).expand(s, -1, -1),
         inputs,
     )

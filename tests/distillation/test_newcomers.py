@@ -163,10 +163,14 @@ def test_an_optional_input_of_one_number_is_used_by_name_and_never_dropped_witho
         distill(teacher, student, {"image": x, "Age": age})
 
 
-def test_numbers_too_large_for_the_student_are_refused():
+def test_numbers_too_large_for_the_student_are_refused_in_training_and_novel_in_predictions():
     student = opu.students.mlp(8, 3, (4,))
     with pytest.raises(ValueError, match="finite in float32, the student's type of numbers"):
-        student.predict(np.full((1, 8), 1e39))
+        opu.calibrate(student, np.full((20, 8), 1e39))
+    opu.calibrate(student, np.random.default_rng(0).normal(size=(20, 8)))
+    p = student.predict(np.full((1, 8), 1e39))
+    assert not p.finite[0]
+    assert p.novelty_p_value[0] == pytest.approx(1 / 21)
 
 
 def test_predictions_leave_the_random_state_alone():
@@ -255,7 +259,7 @@ def test_a_compiled_student_is_trained_and_saved_itself(tmp_path):
     student = opu.students.mlp(8, 3, (16,))
     distill(student=torch.compile(student, backend="eager"), out=tmp_path / "run")
     assert student.novelty is not None
-    assert (tmp_path / "run" / "student" / "config.json").is_file()
+    assert (tmp_path / "run" / "student" / "model.safetensors").is_file()
 
 
 def test_a_logger_is_told_of_each_epoch(caplog):

@@ -99,6 +99,77 @@ def test_killed_runs_end_with_the_same_bits(whole, tmp_path):
     assert_same_bits(whole, out)
 
 
+# Forks a run that kills itself before its n-th look at, or change of, a file in its folder; then the next, until the last.
+AT_EVERY_FILE = """
+import os, random, signal, sys, traceback
+from pathlib import Path
+import numpy as np, torch, opu
+from torch import nn
+torch.set_num_threads(1)
+
+def distilled(out):
+    for seed in (torch.manual_seed, np.random.seed, random.seed):
+        seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3))
+    student, x = opu.students.mlp(4, 3, (8,)), torch.randn(60, 4)
+    recipe = opu.Recipe(epochs=3, batch_size=16, num_particles=4, checkpoint_every=2)
+    opu.distill(opu.teachers.MCDropout(net), student, x, recipe=recipe, out=out, resume=True, progress=False)
+
+def forked(out, last=None):
+    child = os.fork()
+    if child:
+        return os.waitpid(child, 0)[1]
+    seen = []
+    def look(event, values):
+        if event == "fcntl.flock" or any(str(value).startswith(out) for value in values[:2]):
+            seen.append(event)
+            if len(seen) == last:
+                os.kill(os.getpid(), signal.SIGKILL)
+    sys.addaudithook(look)
+    try:
+        distilled(out)
+        if last is None:
+            Path(out + "-events").write_text(str(len(seen)))
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+base, first, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+assert forked(base + "/whole") == 0
+events = int(Path(base + "/whole-events").read_text())
+for seed in range(first, first + count):
+    source, kills = random.Random(seed), 0
+    while kills < 5:
+        status = forked(f"{base}/killed{seed}", source.randint(1, events // 2))
+        assert status in (0, signal.SIGKILL), status
+        kills += status == signal.SIGKILL
+        if status == 0:  # it was over; the next begins anew
+            os.rename(f"{base}/killed{seed}", f"{base}/killed{seed}-{kills}")
+    assert forked(f"{base}/killed{seed}") == 0
+print(events)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("first", "count"), [(0, 1), pytest.param(1, 16, marks=pytest.mark.long)], ids=["five kills", "eighty kills"]
+)
+def test_a_kill_between_any_two_files_changes_nothing(tmp_path, first, count):
+    words = [sys.executable, "-c", AT_EVERY_FILE, str(tmp_path), str(first), str(count)]
+    done = subprocess.run(words, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 60
+    runs = list(tmp_path.glob("killed*"))
+    runs = [run for run in runs if run.is_dir()]
+    assert len(runs) >= count
+    for run in runs:
+        assert_same_bits(tmp_path / "whole", run)
+        assert list(run.rglob(".*")) == []
+        for name in ("config.json", "checkpoint/latest.safetensors", "evaluation.safetensors"):
+            assert (run / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+
+
 LIMITED = """
 import resource, signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

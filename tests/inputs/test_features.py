@@ -110,6 +110,7 @@ REFUSED = {
         {"input_ids": TOKENS, "pixels": Z},
         r"takes attention_mask, input_ids, labels, but the inputs hold 'pixels'",
     ),
+    "an image in nested lists": (ONE, [X, X - 5], "If each item is one array in nested lists, make it a tensor"),
     "nothing": (ONE, (), "got an empty tuple"),
 }
 

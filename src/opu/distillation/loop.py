@@ -11,17 +11,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import Tensor, nn
 
 from opu.batches import Batch, num_rows, to_device
+from opu.checks import first_line
 from opu.cuda_graph import CudaGraph
 from opu.devices import device_of
 from opu.distillation.calibration import calibrate_on, predict_all
 from opu.distillation.diagnosis import stuck
+from opu.distillation.fingerprint import refuse_other_plan, refuse_other_weights
 from opu.distillation.outcome import leave_evaluation, leave_student
 from opu.distillation.preparation import Prepared, Split, prepare
 from opu.distillation.recipe import Recipe
 from opu.distillation.result import Distillation
-from opu.distillation.run_folder import open_folder
+from opu.distillation.run_folder import NoFolder, RunFolder, open_folder
 from opu.distillation.state import Run
-from opu.distillation.watching import as_watchers, watch
+from opu.distillation.watching import Watcher, as_watchers, watch
 from opu.inputs.random_state import restore_random_state
 from opu.novelty import FEWEST_INPUTS
 from opu.teachers import Teacher
@@ -58,8 +60,13 @@ def distill(
             items of a loader's sampler; of a stream it is chosen by a checksum of the features, and of a generator it is the
             beginning.
         out: Folder for ``config.json``, ``log.jsonl``, the checkpoint, and in the end ``student/`` with what ``opu export``
-            and ``opu fidelity`` need.
-        resume: Go on with the run in ``out``.
+            and ``opu fidelity`` need. It is locked as long as the run lasts: a second process is refused, except where files
+            cannot be locked, as a warning then says.
+        resume: Go on with the run in ``out``, with the same settings, inputs, held-out inputs, teacher and student's layers;
+            others are refused. Of a dataset with more than 10,000 items or 64 MB some items are compared, of a stream the
+            first row, of a teacher the networks, tensors and arrays that it holds and what it says of a few inputs; what is
+            random in itself, such as augmented items, cannot be compared. A run that began before fingerprints were kept
+            goes on with a warning, and so does one whose ``fingerprint`` is deleted from ``config.json``.
         progress: Show a progress bar.
         on_epoch: Called after each epoch with an :class:`opu.distillation.Epoch`; or a TensorBoard ``SummaryWriter``, a run
             of Weights & Biases, or a list of these.
@@ -67,19 +74,36 @@ def distill(
     if resume and out is None:
         raise ValueError("resume needs the folder of the run to go on with; got out=None. Pass the folder as out=.")
     watchers = as_watchers(on_epoch)
-    ready = prepare(teacher, student, inputs, recipe or Recipe(), held_out)
-    folder = open_folder(out, ready.settings, resume=resume)
+    ready = prepare(teacher, student, inputs, recipe or Recipe(), held_out, compare=out is not None)
+    with open_folder(out, ready.settings, resume=resume, fingerprint=ready.fingerprint) as folder:
+        result = _run(ready, folder, watchers, progress)
+    for sentence in result.warnings:
+        warnings.warn(sentence, stacklevel=2)
+    return result
+
+
+def _run(ready: Prepared, folder: RunFolder | NoFolder, watchers: list[Watcher], progress: bool) -> Distillation:
+    """All steps that are left, and what follows them."""
     before = folder.checkpoint()
     if before is not None:  # the split draws random numbers, so it must begin as it did the first time
+        refuse_other_weights(before["student"], ready.student)
         restore_random_state(before["random_at_start"])
     split = ready.split()
+    if before is not None:
+        refuse_other_plan(before.get("plan"), split.plan)
     run = Run(ready.student.fresh_start(ready.teacher, ready.recipe), ready.objective, split.plan)
-    at_start = {"random_at_start": split.random_at_start}
+    always = {"random_at_start": split.random_at_start, "plan": split.plan.numbers()}
     if before is None:
-        folder.save_checkpoint(run.state() | split.feed.state() | at_start)
+        folder.rewind_log(0)
+        folder.save_checkpoint(run.state() | split.feed.state() | always)
     else:
-        split.feed.load(before)
-        run.load(before)
+        try:
+            split.feed.load(before)
+            run.load(before)
+        except (KeyError, TypeError, AttributeError, ValueError, IndexError, RuntimeError) as error:
+            raise ValueError(
+                f"the checkpoint in {folder.path} does not fit this run ({first_line(error)}); use another copy."
+            ) from error
         folder.rewind_log(run.step)
     step = _step(run, split)
 
@@ -101,7 +125,7 @@ def distill(
             if run.epoch_is_over:
                 end_epoch()
             if run.checkpoint_is_due:
-                folder.save_checkpoint(run.state() | split.feed.state() | at_start)
+                folder.save_checkpoint(run.state() | split.feed.state() | always)
             advance(loss)
     result = run.finish()
     result.warnings += _calibrate(ready, split.held_out)
@@ -110,8 +134,6 @@ def distill(
     if folder.path is not None:
         leave_student(folder.path, ready.student)
         leave_evaluation(folder.path, ready.teacher, split.held_out, split.seen, ready.recipe.num_particles)
-    for sentence in result.warnings:
-        warnings.warn(sentence, stacklevel=2)
     return result
 
 
@@ -154,7 +176,7 @@ def _progress_bar(shown: bool, total: int, done: int) -> Iterator[Callable[[floa
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
     )
     with Progress(*columns, disable=not shown, transient=True) as bar:
         task = bar.add_task("", total=total, completed=done)

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from opu.batches import Batch, cat, first_rows, first_tensor, is_dataclass, num_rows, shapes, take, tensors
-from opu.files import write_state
+from opu.checks import check_particles, first_line
+from opu.files import read_state, write_state
 from opu.inputs.random_state import random_state, restore_random_state
 from opu.students import BaseStudent
 from opu.teachers import Teacher
@@ -77,6 +78,47 @@ def keep_evaluation(
         "seen_log_particles": None if seen is None else teacher(seen, num_particles),
     }
     write_state(run / EVALUATION, state)
+
+
+def read_evaluation(run: Path) -> dict[str, Any]:
+    """What :func:`keep_evaluation` wrote into a run folder, with tuples where a file has lists.
+
+    Args:
+        run: The run folder.
+    """
+    path = run / EVALUATION
+    try:
+        state = read_state(path)
+        if state.get("kind") != "opu evaluation":
+            raise ValueError(f"its kind is {state.get('kind')!r}")
+        inputs = _check_part(state["inputs"], state["log_particles"])
+        seen = None if state["seen"] is None else _check_part(state["seen"], state["seen_log_particles"])
+        labels = state["labels"]
+        if labels is not None and (not isinstance(labels, Tensor) or labels.shape != (num_rows(inputs),)):
+            raise ValueError("its labels are not one for each input")
+        if seen is not None and _other_sizes(state["log_particles"], state["seen_log_particles"]):
+            raise ValueError("its particles have several sizes")
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, IndexError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else first_line(error)
+        raise ValueError(f"{path} does not hold the particles of a run ({reason}); use another copy.") from error
+    return {**state, "inputs": inputs, "seen": seen}
+
+
+def _check_part(inputs: Any, log_particles: Any) -> Batch:
+    """Inputs as they were, if they are tensors with one row for each column of particles."""
+    batch: Batch = tuple(inputs) if isinstance(inputs, list) else inputs
+    parts = tensors(batch) if isinstance(batch, Tensor | dict | tuple) else {}
+    count = {len(t) if t.ndim else 0 for t in parts.values()}
+    if len(count) != 1 or 0 in count or any(t.is_complex() for t in parts.values()):
+        raise ValueError("its inputs are not tensors with the same number of rows")
+    if not isinstance(log_particles, Tensor) or not log_particles.is_floating_point():
+        raise ValueError("its particles are not a tensor of floating-point numbers")
+    check_particles(log_particles, count.pop())
+    return batch
+
+
+def _other_sizes(one: Tensor, other: Tensor) -> bool:
+    return one.shape[::2] != other.shape[::2]
 
 
 def _thinned(rows: Batch, most: int) -> Batch:

@@ -13,6 +13,7 @@ from opu.augment import Transform
 from opu.batches import Batch, cat, describe, each, num_rows, shapes, take, tensors, to_device
 from opu.checks import check_particles, check_randomness, first_line
 from opu.devices import device_of
+from opu.distillation.fingerprint import Fingerprint, of_answers, of_student
 from opu.distillation.recipe import Plan, Recipe
 from opu.distillation.state import HeldOut
 from opu.distributions.dirichlet import Dirichlet
@@ -23,6 +24,10 @@ from opu.students import BaseStudent, as_student
 from opu.students.reading import conversion, explained, trial
 from opu.students.start import shares_parameters
 from opu.teachers import BaseTeacher, ParticleBank, Teacher, as_teacher
+from opu.teachers.fingerprints import fingerprint as of_teacher
+from opu.teachers.fingerprints import unchanged
+
+_MORE_ROWS, _MORE_PARTICLES = 1000, 32  # that are asked about where the first particles are all the same
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,7 @@ class Prepared:
     objective: BaseObjective
     held_out: float | int | list[Batch]
     settings: dict[str, Any]
+    fingerprint: Fingerprint | None
 
     def split(self) -> "Split":
         """Hold inputs out, and draw the particles that stay the same. This is where random numbers begin."""
@@ -78,8 +84,10 @@ class Split:
     seen: Batch | None
 
 
-def prepare(teacher: Teacher, student: nn.Module, inputs: Any, recipe: Recipe, held_out: Any) -> Prepared:
-    """Check everything that can be checked before anything is changed."""
+def prepare(
+    teacher: Teacher, student: nn.Module, inputs: Any, recipe: Recipe, held_out: Any, *, compare: bool = False
+) -> Prepared:
+    """Check everything that can be checked before anything is changed; to compare a run with another, take fingerprints."""
     if not isinstance(recipe, Recipe):
         raise ValueError(f"recipe must be an opu.Recipe, such as opu.Recipe(epochs=10); got {type(recipe).__name__}.")
     ours, asked = as_student(student), as_teacher(teacher)
@@ -101,17 +109,34 @@ def prepare(teacher: Teacher, student: nn.Module, inputs: Any, recipe: Recipe, h
     features = Features(ours.reads())
     source = as_source(inputs, features, batch_size=recipe.batch_size, endless=recipe.steps is not None)
     _check_source(source, asked, recipe)
+    made_of = of_teacher(asked) if compare else {}  # before it is first called
     example = source.example()
     convert = conversion(ours, example)
     source, example = source.converted(convert), convert(example)
     bound = asked.bind(source.batches())
-    num_classes = _check_agreement(bound, ours, to_device(example, device))
+
+    def more() -> Batch:
+        rows = source.take(torch.arange(min(_MORE_ROWS, len(source)))) if isinstance(source, InMemory) else example
+        return to_device(rows, device)
+
+    num_classes = _check_agreement(bound, ours, to_device(example, device), more)
+    judged_by: dict[str, Any] = {"fraction": held_out}
     if not isinstance(held_out, float | int):
-        held_out = _given(held_out, features, convert, example)
+        theirs = as_source(held_out, features).converted(convert)
+        judged_by = theirs.fingerprint() if compare else {}
+        held_out = _given(theirs, example)
     ours.saw(take(example, slice(0, 1)), [str(name) for name in inputs.columns] if hasattr(inputs, "columns") else None)
     # An optimiser keeps its state in another form on a GPU, so a run goes on where it began.
     settings = recipe.settings(num_classes) | {"link": ours.link_name(), "device": device.type}
-    return Prepared(bound, ours, source, example, recipe, recipe.make_objective(num_classes), held_out, settings)
+    parts: Fingerprint | None = None
+    if compare:
+        parts = {"student": of_student(ours), "inputs": source.fingerprint(), "held_out": judged_by}
+        parts |= {"teacher": unchanged(asked, made_of)}
+        parts |= of_answers(bound, source, to_device(example, device), recipe, num_classes)
+        if hasattr(inputs, "columns"):
+            parts["inputs"]["columns"] = ", ".join(map(str, inputs.columns))
+    objective = recipe.make_objective(num_classes)
+    return Prepared(bound, ours, source, example, recipe, objective, held_out, settings, parts)
 
 
 def _check_weights(student: BaseStudent) -> None:
@@ -144,7 +169,7 @@ def _check_source(source: Source, teacher: BaseTeacher, recipe: Recipe) -> None:
         )
 
 
-def _check_agreement(teacher: BaseTeacher, student: BaseStudent, x: Batch) -> int:
+def _check_agreement(teacher: BaseTeacher, student: BaseStudent, x: Batch, more: Callable[[], Batch]) -> int:
     """Ask both about a few rows, and return the number of classes."""
     with trial(student):
         try:
@@ -161,6 +186,11 @@ def _check_agreement(teacher: BaseTeacher, student: BaseStudent, x: Batch) -> in
                 f"a student must predict one Dirichlet for each of the {num_rows(x)} inputs; this one gives {len(q)}. A "
                 "single example needs a leading axis: x.unsqueeze(0)."
             )
+        if not torch.allclose(q.mean, student(x).mean, rtol=1e-2, atol=1e-3, equal_nan=True):
+            raise ValueError(
+                "a student must predict the same for the same inputs in evaluation mode; this one draws random numbers. If "
+                "its network calls dropout that is always on, F.dropout(x, p), say F.dropout(x, p, training=self.training)."
+            )
         try:
             log_particles = teacher(x, 4)
         except TypeError as error:
@@ -169,13 +199,14 @@ def _check_agreement(teacher: BaseTeacher, student: BaseStudent, x: Batch) -> in
                 "dropout use opu.teachers.MCDropout(net)."
             ) from error
         check_particles(log_particles, num_rows=num_rows(x), num_classes=q.num_classes)
-        check_randomness(log_particles)
+        if len(log_particles) > 1 and bool((log_particles == log_particles[:1]).all()):
+            # Members that vote, as trees do, agree on many inputs, and differ on others.
+            check_randomness(teacher(more(), _MORE_PARTICLES))
     return int(q.num_classes)
 
 
-def _given(held_out: Any, features: Features, convert: Callable[[Batch], Batch], like: Batch) -> list[Batch]:
+def _given(source: Source, like: Batch) -> list[Batch]:
     """Held-out inputs that the user gave, as batches."""
-    source = as_source(held_out, features).converted(convert)
     kept = [source.batch] if isinstance(source, InMemory) else list(source.batches())
     if not kept:
         raise ValueError("held_out inputs must have at least one row; got none. Give a fraction, such as 0.1, instead.")

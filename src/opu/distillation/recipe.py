@@ -158,6 +158,10 @@ class Plan:
         epochs = recipe.epochs or max(FEWEST_EPOCHS, math.ceil(FEWEST_STEPS / num_batches))
         return cls(num_batches, epochs * num_batches, recipe)
 
+    def numbers(self) -> dict[str, int]:
+        """The numbers of steps, by name."""
+        return {"number of steps in an epoch": self.steps_per_epoch, "number of steps": self.total_steps}
+
     @property
     def epochs(self) -> int:
         """Number of epochs, the last of which may be shorter."""

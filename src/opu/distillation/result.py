@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from opu.checks import optional
+from opu.files import save_figure
 
 _LOSS, _HELD_OUT, _INK = "#3b6ea5", "#d9722e", "#222222"
 
@@ -108,8 +109,7 @@ class Distillation:
         axes.set_ylabel("objective")
         drawing.legend(frameon=False, fontsize=8, loc="outside upper center", ncols=2)
         if path is not None:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-            drawing.savefig(path)
+            save_figure(drawing, Path(path))
         return drawing
 
 

@@ -1,11 +1,15 @@
 """A run's folder: its settings, a log line for each step, and a checkpoint that is always whole."""
 
 import json
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from opu.files import plain, read_state, write_json, write_state
+from opu.distillation.fingerprint import HAS_STATE, UNKNOWN, Fingerprint, refuse_other
+from opu.distillation.locking import LOCK, alone_in
+from opu.files import plain, read_json, read_state, write_atomically, write_json, write_state
 from opu.students.links import parse_link
 
 
@@ -16,17 +20,37 @@ class RunFolder:
         path: Made where it is missing. A folder with something in it is refused, unless a run is resumed.
         settings: What the run was asked to do; a run can only be resumed with the same settings.
         resume: Go on with the run in this folder; start afresh where there is none yet.
+        fingerprint: What the run is made with (:mod:`opu.distillation.fingerprint`); the same holds for it.
     """
 
-    def __init__(self, path: Path, settings: dict[str, Any], *, resume: bool) -> None:
+    def __init__(
+        self, path: Path, settings: dict[str, Any], *, resume: bool, fingerprint: Fingerprint | None = None
+    ) -> None:
         self.path: Path | None = path
         self._log = path / "log.jsonl"
         self._checkpoint = path / "checkpoint" / "latest.safetensors"
         make_folder(path, resume=resume)
+        self._fingerprint = fingerprint
         config = path / "config.json"
         if resume and config.exists():
-            refuse_other_settings(_of_today(json.loads(config.read_text()).get("distill", {}), settings), settings)
-        write_json(config, {"distill": settings})
+            found = read_json(config)
+            before, kept = found.get("distill", {}), found.get("fingerprint")
+            if not isinstance(before, dict) or not (kept is None or _is_fingerprint(kept)):
+                raise ValueError(f"{config} is not the config of a run; it may have been edited. Use another copy.")
+            refuse_other_settings(_of_today(before, settings), settings)
+            self._compare(kept)
+        else:
+            self._compare((self.checkpoint() or {"fingerprint": fingerprint}).get("fingerprint"))
+            kept = {} if fingerprint is None else {"fingerprint": fingerprint}
+            write_json(config, {"distill": settings, **kept})
+
+    def _compare(self, before: Fingerprint | None) -> None:
+        if self._fingerprint is not None and before is None:
+            warnings.warn(UNKNOWN, stacklevel=6)
+        elif self._fingerprint is not None and before is not None:
+            refuse_other(before, self._fingerprint)
+            if self._checkpoint.exists() and None in self._fingerprint.get("particles", {}).values():
+                warnings.warn(HAS_STATE, stacklevel=6)
 
     def checkpoint(self) -> dict[str, Any] | None:
         """The last whole checkpoint, if there is one."""
@@ -34,18 +58,20 @@ class RunFolder:
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
         """Replace the checkpoint, in one step."""
-        write_state(self._checkpoint, state)
+        write_state(self._checkpoint, {**state, "fingerprint": self._fingerprint})
 
     def rewind_log(self, step: int) -> None:
-        """Drop log lines after a step, and a last one that was cut short."""
+        """Drop log lines after a step, and a last one that was cut short; a kill meanwhile leaves the old log or the new."""
         log, kept = self._log, []
-        for line in log.read_text().splitlines() if log.exists() else []:
+        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+        for line in lines:
             try:
                 if json.loads(line)["step"] <= step:
                     kept.append(line + "\n")
-            except ValueError:
+            except (ValueError, TypeError, KeyError):
                 break
-        log.write_text("".join(kept))
+        if kept or lines:
+            write_atomically(log, "".join(kept).encode())
 
     def log(self, **values: float | int) -> None:
         """Append one line to ``log.jsonl``."""
@@ -60,14 +86,26 @@ class RunFolder:
             ) from error
 
 
-def open_folder(path: str | Path | None, settings: dict[str, Any], *, resume: bool) -> "RunFolder | NoFolder":
-    """The folder of a run; None for a run that leaves nothing behind."""
-    return NoFolder() if path is None else RunFolder(Path(path), settings, resume=resume)
+def _is_fingerprint(found: Any) -> bool:
+    return isinstance(found, dict) and all(isinstance(part, dict) for part in found.values())
+
+
+@contextmanager
+def open_folder(
+    path: str | Path | None, settings: dict[str, Any], *, resume: bool, fingerprint: Fingerprint | None = None
+) -> Iterator["RunFolder | NoFolder"]:
+    """The folder of a run, for this process alone as long as the block lasts; None for a run that leaves nothing behind."""
+    if path is None:
+        yield NoFolder()
+        return
+    make_folder(Path(path), resume=resume)
+    with alone_in(Path(path)):
+        yield RunFolder(Path(path), settings, resume=resume, fingerprint=fingerprint)
 
 
 def make_folder(path: Path, *, resume: bool = False) -> None:
     """Make an output folder; refuse one that cannot be made, or that holds something, unless a run is resumed."""
-    if path.is_dir() and any(path.iterdir()) and not resume:
+    if path.is_dir() and any(each.name != LOCK for each in path.iterdir()) and not resume:
         raise ValueError(
             f"the output folder {path} exists and is not empty; nothing in it was changed. Choose another folder."
         )
@@ -126,5 +164,5 @@ def class_names(run: Path, given: Sequence[str] | None, num_classes: int) -> lis
             raise ValueError(f"--classes must name all {num_classes} classes; got {len(given)}: {', '.join(given)}.")
         return list(given)
     path = run / "metrics.json"
-    known = json.loads(path.read_text()).get("classes") if path.is_file() else None
+    known = read_json(path).get("classes") if path.is_file() else None
     return [str(name) for name in known] if isinstance(known, list) and len(known) == num_classes else None

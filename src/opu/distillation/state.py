@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from opu.batches import Batch, first_tensor, num_rows, split, take
+from opu.batches import Batch, first_tensor, num_rows, split, take, tensors
 from opu.cuda_graph import being_captured
 from opu.distillation.diagnosis import Diverged, explain
 from opu.distillation.recipe import Plan
@@ -21,6 +21,7 @@ from opu.students import BaseStudent
 from opu.teachers import Teacher
 
 _MAX_HELD_OUT = 2048
+_ROWS_AT_ONCE, _BYTES_AT_ONCE = 256, 2**24  # of held-out inputs: augmentation takes several times their memory
 
 
 class HeldOut:
@@ -32,7 +33,7 @@ class HeldOut:
         self.batches: list[tuple[Batch, Tensor]] = []
         rows = 0
         with torch.no_grad():
-            for part in (part for batch in inputs for part in split(batch, 256)):
+            for part in (part for batch in inputs for part in split(batch, _rows_at_once(batch))):
                 if rows == _MAX_HELD_OUT:
                     break
                 x = augment(take(part, slice(0, _MAX_HELD_OUT - rows)))
@@ -54,6 +55,11 @@ class HeldOut:
             return None
         ours, theirs = (float(torch.cat(values).double().mean()) for values in zip(*pairs, strict=True))
         return ours, theirs
+
+
+def _rows_at_once(batch: Batch) -> int:
+    row = sum(t.numel() * t.element_size() for t in tensors(batch).values()) / num_rows(batch)
+    return max(2, min(_ROWS_AT_ONCE, int(_BYTES_AT_ONCE / row)))  # augmentation mixes rows, so one is not enough
 
 
 class Run:
@@ -166,7 +172,9 @@ class Run:
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`state` returned, the random state last."""
-        self.step = state["step"]
+        self.step = int(state["step"])
+        if not 0 <= self.step <= self.plan.total_steps:
+            raise ValueError(f"its step is {self.step}, of {self.plan.total_steps}")
         self.student.load_state_dict(state["student"])
         self.student.kept_layers = state.get("kept_layers", self.student.kept_layers)
         for optimizer, part in zip(self.optimizers, state["optimizers"], strict=True):

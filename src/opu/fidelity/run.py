@@ -4,23 +4,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rich.console import Console
 from torch import Tensor
 
 from opu import plotting
-from opu.batches import Batch, cat, fit_to
+from opu.batches import Batch, as_batch, cat, fit_to, shapes
 from opu.choices import Outputs
-from opu.distillation.outcome import EVALUATION, run_of
+from opu.distillation.outcome import EVALUATION, read_evaluation, run_of
 from opu.distillation.run_folder import class_names
 from opu.environment import environment
 from opu.fidelity.report import Fidelity
 from opu.fidelity.report import report as compare
-from opu.files import read_state, write_json
+from opu.files import write_json
 from opu.students import load
 from opu.tables import print_table
 from opu.teachers import ParticleBank
 from opu.teachers.array_files import open_array
+from opu.terminal import say
 
 DISTANCES = {
     "total": "MMD: student to particles",
@@ -67,7 +69,7 @@ def report_on_run(
             "--labels and --outputs go with --inputs and --particles; the run has its own. Leave them out."
         )
     else:
-        x, y, seen, teacher = _kept(run)
+        x, y, seen, teacher = _kept(run, console)
     names = class_names(run, classes, teacher.shape[2])
     x, seen = fit_to(x, student), None if seen is None else fit_to(seen, student)
     found = compare(student, teacher, x, labels=y, seen=seen, num_particles=teacher.shape[0])
@@ -79,9 +81,9 @@ def report_on_run(
         plotting.draw_fidelity(run / "fidelity.png", found, student, x, teacher, names)
     show(result, console)
     written = f"Written to {run}: fidelity.json{'' if advice else ', fidelity.png'}."
-    console.print(written, highlight=False, markup=False)
+    say(console, written)
     if advice is not None:
-        console.print(advice, highlight=False, markup=False)
+        say(console, advice)
     return result
 
 
@@ -100,8 +102,8 @@ def show(result: dict[str, Any], console: Console) -> None:
     title = f"{result['num_inputs']} inputs, {result['num_particles']} particles each"
     print_table(console, ["mean over inputs", ""], rows, title=title)
     worst = ", ".join(str(each["input"]) for each in result["worst"])
-    console.print(f"Inputs with the largest amortisation gap: {worst}.", highlight=False, markup=False)
-    console.print(result["sentence"], highlight=False, markup=False, style="bold")
+    say(console, f"Inputs with the largest amortisation gap: {worst}.")
+    say(console, result["sentence"], style="bold")
 
 
 def _one_input(found: Fidelity, index: int) -> dict[str, Any]:
@@ -109,17 +111,17 @@ def _one_input(found: Fidelity, index: int) -> dict[str, Any]:
     return {"input": index, **distances, "total_variation": float(found.total_variation[index])}
 
 
-def _kept(run: Path) -> tuple[Batch, Tensor | None, Batch | None, ParticleBank]:
-    path = run_of(run) / EVALUATION
-    if not path.is_file():
+def _kept(run: Path, console: Console) -> tuple[Batch, Tensor | None, Batch | None, ParticleBank]:
+    if not (run_of(run) / EVALUATION).is_file():
         raise ValueError(
             f"{run} holds no {EVALUATION}, which a run folder has (opu.distill with out=, `opu demo`, `opu fit`); give "
             "--inputs and --particles for a student alone."
         )
-    state = read_state(path)
-    if state.get("kind") != "opu evaluation":
-        raise ValueError(f"{path} does not hold the particles of a run; use another copy.")
-    inputs, seen = (tuple(each) if isinstance(each, list) else each for each in (state["inputs"], state["seen"]))
+    state = read_evaluation(run_of(run))
+    inputs, seen = state["inputs"], state["seen"]
+    if seen is not None and shapes(seen) != shapes(inputs):  # sequences have several lengths
+        say(console, "Inputs that the student has seen have another shape than the others, so they are left out here.")
+        seen = None
     both, particles = [inputs], [state["log_particles"]]
     if seen is not None:
         both, particles = [inputs, seen], [*particles, state["seen_log_particles"]]
@@ -129,4 +131,6 @@ def _kept(run: Path) -> tuple[Batch, Tensor | None, Batch | None, ParticleBank]:
 def _read(path: Path) -> Tensor:
     if path.suffix != ".npy":
         raise ValueError(f"inputs and labels are read from .npy files; got {path.name!r}. Use numpy.save.")
-    return torch.as_tensor(open_array(path)[:].copy())
+    values = as_batch(np.array(open_array(path)))  # a copy, in a type that torch knows
+    assert isinstance(values, Tensor)
+    return values

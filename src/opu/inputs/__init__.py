@@ -31,7 +31,6 @@ def as_source(
     *,
     batch_size: int = 128,
     endless: bool = False,
-    finite: bool = True,
 ) -> Source:
     """Inputs of any kind as one that can be read.
 
@@ -43,7 +42,6 @@ def as_source(
         features: From an item of a loader or dataset to its features; by default the first part of a tuple.
         batch_size: Rows per batch of a bare iterable dataset, which gives single examples.
         endless: Whether the number of steps is given, so that a stream need not end.
-        finite: Whether NaN and infinite values in tensors and arrays are refused.
     """
     features = features or Features()
     if isinstance(inputs, str | bytes | Path):
@@ -57,9 +55,9 @@ def as_source(
     if isinstance(inputs, np.memmap) and inputs.nbytes > _MOST_BYTES:
         return in_dataset(inputs, features)  # read as it is needed
     if _is_batch(inputs):
-        return in_memory(inputs, features, finite=finite)
+        return in_memory(inputs, features)
     if isinstance(inputs, list):
-        return in_memory(_joined(inputs, features), Features())
+        return in_memory(_joined(inputs, features), Features(finite=features.finite))
     if hasattr(inputs, "__getitem__") and hasattr(inputs, "__len__"):
         return in_dataset(inputs, features)
     try:
@@ -68,7 +66,9 @@ def as_source(
         raise ValueError(f"{_WANTED}; got {type(inputs).__name__}.") from error
     if iterator is not inputs:
         return Stream(inputs, features)
-    return Once(iterator, features) if endless else in_memory(_collected(iterator, features), Features())
+    if endless:
+        return Once(iterator, features)
+    return in_memory(_collected(iterator, features), Features(finite=features.finite))
 
 
 def _is_batch(inputs: Any) -> bool:

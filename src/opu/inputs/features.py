@@ -18,9 +18,11 @@ class Features:
 
     Args:
         net: The network that reads the features; None takes the first part of a tuple, and all of a dict but its labels.
+        finite: Whether features that are NaN or infinite are refused where they are read.
     """
 
-    def __init__(self, net: nn.Module | None = None) -> None:
+    def __init__(self, net: nn.Module | None = None, *, finite: bool = True) -> None:
+        self.finite = finite
         names = getattr(net, "input_names", None)
         self._names: list[str] | None = names if isinstance(names, list) else None
         self._parameters = None if net is None else parameters_of(net)
@@ -98,10 +100,13 @@ class Features:
                 return  # what comes after a label, such as weights of rows, is no input either
             if isinstance(part, Tensor):
                 takes = "one input" if count == 1 else f"{count} inputs"
+                nested = (
+                    " If each item is one array in nested lists, make it a tensor." if isinstance(parts, list) else ""
+                )
                 raise ValueError(
                     f"the network takes {takes}, but each item has {len(parts)} parts, and one of the others does not look "
                     f"like a class label ({describe(part)}). Give the features alone, or a network whose forward() takes "
-                    "them all."
+                    f"them all.{nested}"
                 )
 
 

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, SequentialSampler
 from opu.batches import Batch, cat_alike, check_batch, num_rows, take, tensors
 from opu.inputs.checksums import chosen
 from opu.inputs.features import Features
+from opu.inputs.fingerprints import generators_of, of_first_row, of_items, of_rows
 from opu.inputs.random_state import random_state, restore_random_state
 from opu.inputs.source import MOST_HELD_OUT, NONE, Convert, Feed, Source
 
@@ -63,7 +64,7 @@ class Stream(Source):
             raise ValueError(
                 f"inputs must come in batches of tensors or arrays; got an item of type {type(item).__name__}."
             )
-        check_batch(batch, f"batch {number} of the inputs")
+        check_batch(batch, f"batch {number} of the inputs", finite=self.features.finite)
         for convert in self.converts:
             batch = convert(batch)
         return batch
@@ -109,6 +110,14 @@ class Stream(Source):
     def feed(self, batch_size: int) -> Feed:
         return Passes(self)
 
+    def fingerprint(self) -> dict[str, Any]:
+        """The first row, if it is the same in two passes; the number of workers and the batch size do not change it."""
+        return {
+            "kind": "a stream",
+            "number of batches": self.length,
+            "first row": of_first_row(self.source, self.batches),
+        }
+
     def converted(self, convert: Convert) -> "Stream":
         return self._with(converts=(*self.converts, convert))
 
@@ -133,6 +142,9 @@ class Once(Stream):
             self._seen.insert(0, (number, item))
             return take(self._read(item, number), slice(0, count))
         raise ValueError(NONE)
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"kind": "a generator", **of_rows(self.example(), "values of the first rows")}
 
     def hold_out(self, fraction: float, num_steps: int | None) -> tuple[Source, list[Batch]]:
         assert num_steps is not None
@@ -175,6 +187,17 @@ class Loader(Stream):
         held_out = Stream(_like(self.source, parts), self.features, self.converts)
         return Loader(rest, self.features, self.converts, length=self.length), cat_alike(held_out.batches())
 
+    def fingerprint(self) -> dict[str, Any]:
+        """Items of the dataset by their numbers, so that the order of the sampler does not matter."""
+        count = _length(self.source.dataset)
+        found = {"kind": "a loader", "number of batches": self.length, "number of items": count}
+        return found | of_items(self.source.dataset, count or 0, self.features, self.converts, self._read_items)
+
+    def _read_items(self, numbers: list[int]) -> Iterator[Batch]:
+        """These items one by one, by the loader's own workers and collation; padding would depend on their neighbours."""
+        single = _like(self.source, [[number] for number in numbers], persistent_workers=False, generator=None)
+        return Stream(single, self.features, self.converts).batches()
+
     @property
     def in_order(self) -> bool:  # type: ignore[override]
         """Whether the loader does not shuffle."""
@@ -194,7 +217,7 @@ class Passes(Feed):
         for _ in range(2):
             if self.iterator is None:
                 _start_workers(self.source.source)
-                own = [each.get_state() for each in _generators(self.source.source)]
+                own = [each.get_state() for each in generators_of(self.source.source)]
                 self.at_start, self.place = random_state() | {"own": own}, 0
                 self.iterator = self.source.batches()
             found = next(self.iterator, None)
@@ -215,7 +238,7 @@ class Passes(Feed):
             return
         _start_workers(self.source.source)
         restore_random_state(self.at_start)  # the order of a shuffled pass is drawn at its start
-        for generator, own in zip(_generators(self.source.source), self.at_start["own"], strict=True):
+        for generator, own in zip(generators_of(self.source.source), self.at_start["own"], strict=True):
             generator.set_state(own)
         self.iterator = self.source.batches()
         for _ in range(self.place):
@@ -265,27 +288,17 @@ class _Without:
         return len(self.batch_sampler)
 
 
-def _like(loader: DataLoader[Any], batch_sampler: Any) -> DataLoader[Any]:
-    """The same loader with other batches."""
+def _like(loader: DataLoader[Any], batch_sampler: Any, **changes: Any) -> DataLoader[Any]:
+    """The same loader with other batches, and perhaps other options."""
     names = ["dataset", "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "generator"]
     names += ["prefetch_factor", "multiprocessing_context", "persistent_workers"]
-    return DataLoader(batch_sampler=batch_sampler, **{name: getattr(loader, name) for name in names})
+    return DataLoader(batch_sampler=batch_sampler, **{name: getattr(loader, name) for name in names} | changes)
 
 
 def _start_workers(source: Any) -> None:
     """Start workers that stay, so that their seed is drawn before the first pass and in none."""
     if isinstance(source, DataLoader) and source.persistent_workers and getattr(source, "_iterator", None) is None:
         iter(source)
-
-
-def _generators(value: Any, depth: int = 4) -> list[torch.Generator]:
-    """The random sources that belong to a loader, its samplers and its dataset."""
-    if isinstance(value, torch.Generator):
-        return [value]
-    parts = [getattr(value, name, None) for name in ("generator", "sampler", "batch_sampler", "dataset")]
-    parts += [own for own in getattr(value, "__dict__", {}).values() if isinstance(own, torch.Generator)]
-    found = [each for part in parts if part is not None and depth for each in _generators(part, depth - 1)]
-    return list({id(each): each for each in found}.values())
 
 
 def _length(source: Any) -> int | None:

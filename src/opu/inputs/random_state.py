@@ -1,6 +1,8 @@
 """The state of every global random source, to go on after a pause as if there had been none."""
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -30,3 +32,16 @@ def restore_random_state(state: dict[str, Any]) -> None:
     np.random.set_state((algorithm, keys.numpy().astype(np.uint32), position, has_gauss, gauss))  # noqa: NPY002
     version, words, next_gauss = state["python"]
     random.setstate((version, tuple(words), next_gauss))
+
+
+@contextmanager
+def fixed_random_state(seed: int) -> Iterator[None]:
+    """The same random numbers in every process within the block; afterwards they go on as if it had not been there."""
+    before = random_state()
+    torch.manual_seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        restore_random_state(before)

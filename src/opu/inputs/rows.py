@@ -7,9 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from opu.batches import Batch, as_batch, check_batch, each, num_rows, take, together
+from opu.batches import Batch, as_batch, check_batch, num_rows, take, together
 from opu.checks import first_line
 from opu.inputs.features import Features
+from opu.inputs.fingerprints import of_items, of_rows
 from opu.inputs.source import MOST_HELD_OUT, NONE, Convert, Feed, Source
 
 _CHECKED_AT_ONCE = 1024
@@ -45,6 +46,9 @@ class InMemory(Source):
 
     def feed(self, batch_size: int) -> Feed:
         return ShuffledRows(self, batch_size)
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"kind": "rows in memory", "number of rows": len(self), **of_rows(self.batch)}
 
     def converted(self, convert: Convert) -> "InMemory":
         return InMemory(convert(self.batch))
@@ -97,6 +101,14 @@ class InDataset(Source):
     def feed(self, batch_size: int) -> Feed:
         return ShuffledRows(self, batch_size)
 
+    def fingerprint(self) -> dict[str, Any]:
+        def read(numbers: list[int]) -> Iterator[Batch]:
+            for start in range(0, len(numbers), _CHECKED_AT_ONCE):
+                yield self.take(torch.tensor(numbers[start : start + _CHECKED_AT_ONCE]))
+
+        found = {"kind": "a dataset", "number of rows": len(self)}
+        return found | of_items(self.dataset, len(self), self.features, self.converts, read)
+
     def converted(self, convert: Convert) -> "InDataset":
         return InDataset(self.dataset, self.features, self.rows, (*self.converts, convert))
 
@@ -121,10 +133,10 @@ class ShuffledRows(Feed):
         self.order = state["order"]
 
 
-def in_memory(values: Any, features: Features, *, finite: bool = True) -> InMemory:
+def in_memory(values: Any, features: Features) -> InMemory:
     """A checked batch of all inputs."""
     batch = features(values)
-    check_batch(batch if finite else each(torch.nan_to_num, batch))
+    check_batch(batch, finite=features.finite)
     return InMemory(batch)
 
 
@@ -142,8 +154,8 @@ def in_dataset(dataset: Any, features: Features) -> InDataset:
                 f"the rows of {type(dataset).__name__} could not be read ({first_line(error)}); items must be features, or "
                 "tuples or dicts that begin with them, all of one shape. Use a DataLoader with a collate_fn for others."
             ) from error
-        check_batch(batch, first_row=first)
-    return source if len(source) <= _MOST_CHECKED else source.converted(checked)
+        check_batch(batch, first_row=first, finite=features.finite)
+    return source if len(source) <= _MOST_CHECKED or not features.finite else source.converted(checked)
 
 
 def checked(batch: Batch) -> Batch:

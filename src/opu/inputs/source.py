@@ -65,6 +65,13 @@ class Source(ABC):
     def converted(self, convert: Convert) -> "Source":
         """The same inputs after a conversion of each batch."""
 
+    @abstractmethod
+    def fingerprint(self) -> dict[str, Any]:
+        """What a resumed run compares, by name: the same for the same inputs in every process, whatever the order of a pass.
+
+        Random numbers go on as if nothing had been read. What is None cannot be compared.
+        """
+
     def example(self, count: int = 8) -> Batch:
         """The first inputs; a source that can be read only once keeps them for the first pass."""
         batch = next(self.batches(count), None)

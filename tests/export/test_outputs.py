@@ -12,7 +12,8 @@ from opu.distributions.dirichlet import Dirichlet
 from opu.export.gamma import HIGHEST, LOWEST, Table
 from opu.export.outputs import CLOSED_FORM, ClosedForm, StudentWithMeasures
 from opu.export.ranks import NegativeLogP
-from opu.novelty import FOR_IMAGES, FOR_TABLES, Novelty, negative_log_p
+from opu.novelty import FOR_IMAGES, FOR_TABLES, Novelty
+from opu.ranks import negative_log_p, tail_scales
 
 mp = MPContext()
 mp.dps = 40
@@ -42,9 +43,10 @@ def inputs(log_precision, num_classes=5, peaked=3.0):
 @pytest.mark.parametrize("peaked", [0.0, 1.0, 20.0])
 def test_measures_are_the_librarys_over_all_precisions(num_classes, peaked):
     logits, g = inputs(torch.linspace(-12, 20, 200, dtype=torch.float64), num_classes, peaked)
-    mean, found = ClosedForm(None)(logits, g)
+    mean, found, witnesses = ClosedForm()(logits, g)
     q = Dirichlet.from_logits(logits, g)
     torch.testing.assert_close(mean, q.mean, rtol=1e-12, atol=0)
+    torch.testing.assert_close(witnesses, torch.stack([found[:, 0], -g], -1), rtol=1e-12, atol=1e-12)
     found = dict(zip(CLOSED_FORM, found.unbind(-1), strict=True))
     for name in CLOSED_FORM:
         torch.testing.assert_close(found[name], getattr(measures, name)(q), rtol=1e-5, atol=1e-13, msg=name)
@@ -53,7 +55,7 @@ def test_measures_are_the_librarys_over_all_precisions(num_classes, peaked):
 @pytest.mark.parametrize("log_precision", [-250.0, -60.0, -46.0, -44.0, -30.0, 25.0, 40.0])
 def test_precisions_that_links_without_bounds_can_reach(log_precision):
     logits, g = inputs(torch.full((50,), log_precision, dtype=torch.float64), peaked=2.0)
-    _, found = ClosedForm(None)(logits, g)
+    _, found, _ = ClosedForm()(logits, g)
     found, q = dict(zip(CLOSED_FORM, found.unbind(-1), strict=True)), Dirichlet.from_logits(logits, g)
     for name in ("predictive_entropy", "expected_entropy", "mutual_information"):
         torch.testing.assert_close(found[name], getattr(measures, name)(q), rtol=1e-6, atol=1e-10, msg=name)
@@ -69,6 +71,33 @@ def _differential_entropy(log_alpha):
     return beta + (total - len(alpha)) * mp.digamma(total) - mp.fsum((a - 1) * mp.digamma(a) for a in alpha)
 
 
+@pytest.mark.parametrize("log_precision", [20.0, 23.9, 24.1, 28.0, 33.0, 36.0, 40.0, 100.0, 690.0, 800.0])
+@pytest.mark.parametrize("logits", [[0.3, -1.0, 0.0], [0.0, -1.0, -12.0, -15.0], [0.0, -30.0]], ids=str)
+def test_information_and_entropy_of_sharp_predictions_agree_with_hundreds_of_digits(logits, log_precision):
+    # Above log-precision 24, where the table ends, the information used to be 0.
+    mp = MPContext()
+    mp.dps = 450
+    weights, total = [mp.exp(mp.mpf(z)) for z in logits], mp.exp(mp.mpf(log_precision))
+    share = [w / mp.fsum(weights) for w in weights]
+    expected = mp.digamma(total + 1) - mp.fsum(h * mp.digamma(total * h + 1) for h in share)
+    information = -mp.fsum(h * mp.log(h) for h in share) - expected
+    _, found, _ = ClosedForm()(
+        torch.tensor([logits], dtype=torch.float64), torch.tensor([log_precision], dtype=torch.float64)
+    )
+    found = dict(zip(CLOSED_FORM, found[0].tolist(), strict=True))
+    # Next to the corner, 1e-11 of the reciprocal of the precision.
+    assert found["mutual_information"] == pytest.approx(float(information), rel=1e-6, abs=1e-11 * float(1 / total))
+    alpha = [total * h for h in share]
+    beta = mp.fsum(mp.loggamma(a) for a in alpha) - mp.loggamma(total)
+    entropy = beta + (total - len(alpha)) * mp.digamma(total) - mp.fsum((a - 1) * mp.digamma(a) for a in alpha)
+    assert found["differential_entropy"] == pytest.approx(float(entropy), rel=1e-11)
+    q = Dirichlet.from_logits(
+        torch.tensor([logits], dtype=torch.float64), torch.tensor([log_precision], dtype=torch.float64)
+    )
+    assert found["differential_entropy"] == pytest.approx(q.entropy().item(), rel=1e-11)
+    assert found["expected_entropy"] == pytest.approx(q.expected_entropy().item(), rel=1e-3)
+
+
 @pytest.mark.parametrize("n", [2, 10, 50, 2047, 2048])
 def test_negative_log_p_is_the_librarys_wherever_a_value_lies(n):
     torch.manual_seed(0)
@@ -77,20 +106,15 @@ def test_negative_log_p_is_the_librarys_wherever_a_value_lies(n):
     calibration = calibration.sort().values
     values = torch.cat([torch.linspace(-8, 8, 999, dtype=torch.float64), calibration, calibration + 1e-9])
     both = torch.stack([calibration, 3 * calibration + 1])
-    ours = NegativeLogP(both)
+    ours = NegativeLogP(both, torch.stack([tail_scales(each) for each in both]))
     assert torch.equal(
         ours.place(torch.stack([values, values], -1)[..., None])[:, 0], torch.searchsorted(calibration, values)
     )
     columns = torch.stack([values, 3 * values + 1], -1).unsqueeze(-1)
-    found, (fractions, _) = ours(columns), ours.fraction(columns)
+    found = ours(columns)
     for column, (scaled, against) in enumerate([(values, both[0]), (3 * values + 1, both[1])]):
         exact = negative_log_p(scaled, against)
         torch.testing.assert_close(found[:, column, 0], exact, rtol=1e-9, atol=1e-9)
-        # What a p-value is: no smaller than calibration inputs allow.
-        at_least = 1 / (len(calibration) + 1)
-        torch.testing.assert_close(
-            fractions[:, column, 0], torch.exp(-exact).clamp(min=at_least), rtol=1e-9, atol=1e-12
-        )
 
 
 @pytest.mark.parametrize("blend", [FOR_IMAGES, FOR_TABLES])
@@ -112,3 +136,13 @@ def test_inputs_are_prepared_first():
     prepared = StudentWithMeasures(student, lambda x: 2 * x + 1)
     for ours, theirs in zip(prepared(x), StudentWithMeasures(student)(2 * x + 1), strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+def test_the_entropy_of_a_vanishing_class_is_the_librarys_smallest_number():
+    logits, g = torch.tensor([[0.0, -90.0, -3.0], [0.0, -1.0, -3.0]]), torch.full((2,), -5.0)
+    student = opu.students.mlp(3, 3, (4,)).eval()
+    network = StudentWithMeasures(student)
+    student.heads = lambda x: (x, g)
+    found, q = dict(zip(network.names, network(logits), strict=True)), Dirichlet.from_logits(logits, g)
+    assert found["differential_entropy"][0].item() == q.entropy()[0].item() == torch.finfo(torch.float32).min
+    torch.testing.assert_close(found["differential_entropy"], q.entropy())

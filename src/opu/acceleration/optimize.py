@@ -35,9 +35,11 @@ class Optimized(nn.Module):
         timings: Seconds of each backend by name, or the error of one that failed or predicted otherwise.
     """
 
-    def __init__(self, student: Student, backends: dict[str, Backend], timings: dict[str, float | str]) -> None:
+    def __init__(
+        self, student: Student, backends: dict[str, Backend], timings: dict[str, float | str], precision: Precision
+    ) -> None:
         super().__init__()
-        self.student, self.timings = student, timings
+        self.student, self.timings, self.precision = student, timings, precision
         self.backend = min(backends, key=lambda name: float(timings[name]))
         self._predict = backends[self.backend]
 
@@ -48,12 +50,13 @@ class Optimized(nn.Module):
 
     def predict(self, inputs: Any, *, batch_size: int = 1024) -> Prediction:
         """Predict inputs of any kind in batches; see :meth:`opu.students.BaseStudent.predict`."""
-        return predict_batches(self, batches_for(self.student, inputs, batch_size))
+        return predict_batches(self, batches_for(self.student, inputs, batch_size, finite=False))
 
     @property
     def novelty(self) -> Novelty | None:
         """The student's calibrated novelty score, if it has one."""
-        return self.student.novelty
+        novelty = self.student.novelty
+        return None if novelty is None else novelty.in_arithmetic(getattr(torch, self.precision))
 
 
 @torch.no_grad()
@@ -92,7 +95,7 @@ def optimize(student: Student, example: Any, *, precision: Precision = "float32"
             timings[name] = f"{type(error).__name__}: {first_line(error)}"
     if not backends:
         raise ValueError(f"no backend in {precision} agrees with this student on the example ({timings}); use float32.")
-    return Optimized(student, backends, timings)
+    return Optimized(student, backends, timings, precision)
 
 
 def _backends(

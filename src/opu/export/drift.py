@@ -11,6 +11,7 @@ from scipy.stats import spearmanr
 from opu.batches import Batch
 from opu.evaluation import metrics
 from opu.tables import print_table
+from opu.terminal import say
 
 Predict = Callable[[Batch], dict[str, NDArray[Any]]]  # from inputs to outputs by name, as a file gives them
 
@@ -44,7 +45,7 @@ def drift(
         found["accuracy"] = [100 * float(1 - w.mean()) for w in wrong]
     outside = {name: [predict(x) for predict in (before, after)] for name, x in (ood or {}).items()}
     for name in inside[0]:
-        if name in ("probabilities", "novelty_p_value"):  # the one is no score, the other ranks as novelty does
+        if name in ("probabilities", "novelty_p_value", "finite"):  # two are no scores, and one ranks as novelty does
             continue
         scores = [_score(name, outputs) for outputs in inside]
         entry: dict[str, Any] = {"spearman": float(spearmanr(*scores).statistic)}
@@ -59,9 +60,7 @@ def drift(
 def show_drift(found: dict[str, Any], console: Console) -> None:
     """Print one line for each measure."""
     accuracy = f", accuracy {_both(found['accuracy'])} %" if "accuracy" in found else ""
-    console.print(
-        f"On {found['num_inputs']} other inputs: same class for {found['same_class']:.1f} %{accuracy}.", highlight=False
-    )
+    say(console, f"On {found['num_inputs']} other inputs: same class for {found['same_class']:.1f} %{accuracy}.")
     rows = [
         (name, f"{entry['spearman']:.3f}", _both(entry.get("errors", []))) for name, entry in found["measures"].items()
     ]

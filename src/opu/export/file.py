@@ -1,6 +1,6 @@
 """A student as one file: raw inputs in, every measure out, checked against PyTorch before it is written."""
 
-import copy
+import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,18 +12,21 @@ from torch import Tensor
 
 from opu._version import __version__
 from opu.batches import Batch, each, num_rows, repeat, shapes, take, tensors
-from opu.distributions.dirichlet import Dirichlet
 from opu.environment import environment
 from opu.export import onnx_file
 from opu.export.drift import drift
 from opu.export.int8 import quantised
-from opu.export.outputs import StudentWithMeasures
+from opu.export.outputs import WITNESSES, StudentWithMeasures, Witnesses, library_outputs
+from opu.export.ranges import SHARE, Ranges, has_ranges
+from opu.export.ranks import NoveltyRanks
 from opu.files import write_atomically
 from opu.inputs import Features
-from opu.novelty import Blend, Novelty
+from opu.novelty import shares_of, threshold
 from opu.students import Student
 from opu.students.compressed import with_plain_layers
+from opu.students.impute import Prepare
 from opu.students.reading import conversion
+from opu.students.standardise import Standardise
 from opu.students.start import copied
 
 RATES = (0.01, 0.05)  # rates of false alarms whose novelty thresholds a file holds
@@ -70,7 +73,8 @@ def write(
         path: A file that ends in ``.onnx`` or ``.pt2``.
         example: A few raw inputs as they will come: a tensor, an array, or a dict, tuple or dataclass of these, whose keys or
             fields become the names of the file's inputs. The file is checked on them.
-        prepare: From raw inputs to those that the student was distilled on. It becomes part of the file.
+        prepare: From raw inputs to those that the student was distilled on. It becomes part of the file. Raw inputs that
+            are not finite are novel, whatever it makes of them; :class:`opu.students.impute.Prepare` knows missing values.
         classes: Names of the classes, kept in the file.
         columns: The columns of a table in the order of the inputs, kept in the file: the ``name`` of each, and the
             ``categories`` of one that holds texts.
@@ -82,23 +86,25 @@ def write(
         overwrite: Whether a file that exists is replaced.
     """
     path = Path(path)
-    student = _exportable_copy(student)
-    read = _reader(student, example, prepare)
+    single = _exportable_copy(student)
+    read = _reader(single, example, prepare)
     example, calibration = read(example), None if calibration is None else read(calibration)
     _check(path, example, int8, calibration, overwrite)
-    network = StudentWithMeasures(student, prepare, example)
-    kept = {} if columns is None else {"columns": json.dumps(list(columns))}
+    network = StudentWithMeasures(single, prepare, example)
     if classes is not None:
         _check_names(network, example, classes)
+    kept = {} if columns is None else {"columns": json.dumps(list(columns))}
+    metadata = _metadata(single, classes, "int8" if int8 else "float32") | kept
+    expected = library_outputs(student, prepare, example)
     if path.suffix == ".pt2":
-        return _write_pt2(network, path, example, _metadata(student, classes, int8) | kept)
-    model = onnx_file.to_onnx(network, example, _metadata(student, classes, int8) | kept, opset)
+        return _write_pt2(network, path, example, metadata, expected)
+    model = onnx_file.to_onnx(network, example, metadata, opset)
     float32 = onnx_file.runner(model)
-    differences = onnx_file.differences(float32, network, example)
+    differences = onnx_file.differences(float32, example, expected)
     found = None
     if int8:
         assert calibration is not None
-        model = _quantise(network, model, example, calibration, classes, kept, opset)
+        model = _quantise(network, model, example, calibration, metadata, opset)
         if test is not None:
             inputs, labels = test
             known = None if labels is None else labels.numpy()
@@ -108,56 +114,65 @@ def write(
 
 
 def _reader(student: Student, example: Any, prepare: Any) -> Callable[[Any], Batch]:
-    """From inputs to what the file will take: in float32 where the student reads floating-point numbers."""
-    features = Features(student.reads())
+    """From inputs to what the file will take: in float32 where the student reads floating-point numbers.
 
-    def single(inputs: Any) -> Batch:
-        return each(lambda t: (t.float() if t.is_floating_point() else t).cpu().contiguous(), features(inputs))
+    Raw columns of a table stay in float64, since one with a large offset, such as a time in seconds, would lose its
+    variation in float32. They are standardised in the file.
+    """
+    features = Features(student.reads())
+    kept = torch.float64 if isinstance(prepare, Prepare | Standardise) else torch.float32
+
+    def typed(inputs: Any) -> Batch:
+        return each(lambda t: (t.to(kept) if t.is_floating_point() else t).cpu().contiguous(), features(inputs))
 
     if prepare is not None:
-        return single
-    convert = conversion(student, take(single(example), slice(0, 2)))
-    return lambda inputs: convert(single(inputs))
+        return typed
+    convert = conversion(student, take(typed(example), slice(0, 2)))
+    return lambda inputs: convert(typed(inputs))
 
 
 def _quantise(
-    network: StudentWithMeasures,
-    model: Any,
-    example: Batch,
-    calibration: Batch,
-    classes: Sequence[Any] | None,
-    kept: dict[str, str],
-    opset: int,
+    network: StudentWithMeasures, model: Any, example: Batch, calibration: Batch, metadata: dict[str, str], opset: int
 ) -> Any:
-    """The model in int8, with novelty calibrated on the quantised model's own predictions."""
-    small = quantised(model, calibration)
-    student = network.student
-    if student.novelty is None:
-        return small
-    outputs = onnx_file.runner(small)(calibration)
-    q = Dirichlet(*(torch.from_numpy(outputs[name]) for name in ("probabilities", "log_precision")))
-    share, tilt = student.novelty.blend.tolist()
-    student.novelty = Novelty.fit(q, Blend(share, tilt))
-    metadata = _metadata(student, classes, int8=True) | kept
-    again = onnx_file.to_onnx(StudentWithMeasures(student, network.prepare, example), example, metadata, opset)
-    return quantised(again, calibration)
+    """The model in int8, with novelty calibrated on what the quantised layers give, and on the range where they clip."""
+    if network.student.novelty is None:
+        return quantised(model, calibration)
+    ranks, ranges = _calibrated(network, example, calibration, opset)
+    again = StudentWithMeasures(network.student, network.prepare, example, ranks, ranges)
+    return quantised(onnx_file.to_onnx(again, example, metadata | _of_novelty(ranks.ordered), opset), calibration)
 
 
-def _write_pt2(network: StudentWithMeasures, path: Path, example: Batch, metadata: dict[str, str]) -> Exported:
-    example = example if num_rows(example) > 1 else repeat(example, 2)
-    program = _program(network, tuple(tensors(example).values()))
+@torch.no_grad()
+def _calibrated(
+    network: StudentWithMeasures, example: Batch, calibration: Batch, opset: int
+) -> tuple[NoveltyRanks, Ranges | None]:
+    assert network.student.novelty is not None
+    small = quantised(onnx_file.to_onnx(Witnesses(network), example, {}, opset), calibration)
+    columns = torch.from_numpy(onnx_file.runner(small)(calibration)[WITNESSES])
+    shares = shares_of(network.student.novelty.blend.cpu())
+    seen = network.prepared(tuple(tensors(calibration).values()))
+    if not has_ranges(seen):
+        return NoveltyRanks.fit(columns, shares), None
+    columns = torch.cat([columns, Ranges.excess_left_out(seen)], -1)
+    shares = torch.cat([(1 - SHARE) * shares, shares.new_tensor([SHARE])])
+    return NoveltyRanks.fit(columns, shares), Ranges(seen)
+
+
+def _write_pt2(
+    network: StudentWithMeasures, path: Path, example: Batch, metadata: dict[str, str], expected: dict[str, Tensor]
+) -> Exported:
+    several = example if num_rows(example) > 1 else repeat(example, 2)
+    program = _program(network, tuple(tensors(several).values()))
     module = program.module()
 
     def predict(x: Batch) -> dict[str, Any]:
         return dict(zip(network.names, (y.detach().numpy() for y in module(*tensors(x).values())), strict=True))
 
-    differences = onnx_file.differences(predict, network, example)
-    partial = path.with_name(f".{path.stem}.part.pt2")
-    try:
-        torch.export.save(program, partial, extra_files={"opu.json": json.dumps(metadata)})
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    differences = onnx_file.differences(predict, example, expected)
+    # To memory first: torch's own writer ends the process where a disk is full.
+    content = io.BytesIO()
+    torch.export.save(program, content, extra_files={"opu.json": json.dumps(metadata)})
+    write_atomically(path, content.getvalue())
     return Exported(path, path.stat().st_size, network.names, differences)
 
 
@@ -172,26 +187,31 @@ def _program(network: StudentWithMeasures, parts: tuple[Tensor, ...]) -> torch.e
     raise AssertionError("the last attempt returns or raises")
 
 
-def _metadata(student: Student, classes: Sequence[Any] | None, int8: bool) -> dict[str, str]:
+def _metadata(student: Student, classes: Sequence[Any] | None, precision: str) -> dict[str, str]:
     provenance = {"opu": __version__, "torch": torch.__version__, "commit": environment()["commit"]}
-    thresholds = {} if student.novelty is None else {str(rate): student.novelty.threshold(rate) for rate in RATES}
     return {
         "kind": "opu student",
         "student": json.dumps(student.description()),
         "provenance": json.dumps(provenance),
         "classes": json.dumps(None if classes is None else list(classes)),
-        "novelty_thresholds": json.dumps(thresholds),
-        "precision": "int8" if int8 else "float32",
+        **_of_novelty(None if student.novelty is None else student.novelty.scores),
+        "precision": precision,
     }
 
 
+def _of_novelty(scores: Tensor | None) -> dict[str, str]:
+    """Thresholds by rate of false alarms, those that so many calibration inputs can hold, and the least p-value."""
+    if scores is None:
+        return {"novelty_thresholds": "{}", "novelty_calibration": "{}"}
+    least = 1 / (len(scores) + 1)
+    thresholds = {str(rate): threshold(scores, rate) for rate in RATES if rate >= least}
+    calibration = {"num_inputs": len(scores), "least_p_value": least}
+    return {"novelty_thresholds": json.dumps(thresholds), "novelty_calibration": json.dumps(calibration)}
+
+
 def _exportable_copy(student: Student) -> Student:
-    """A copy on the CPU in float32, which may be changed; novelty stays in float64."""
-    novelty = student.novelty
-    single = with_plain_layers(copied(student).cpu().float()).eval()
-    if novelty is not None:
-        single.novelty = copy.deepcopy(novelty).cpu().double()
-    return single
+    """A copy on the CPU in float32, which may be changed."""
+    return with_plain_layers(copied(student).cpu().float()).eval()
 
 
 @torch.no_grad()

@@ -1,5 +1,6 @@
 """Quantisation after training: weights and activations in eight bits, with ranges from calibration inputs."""
 
+import copy
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,7 +36,7 @@ def quantised(model: Any, calibration: Batch) -> Any:
     with tempfile.TemporaryDirectory() as folder, quiet():
         path = Path(folder) / "int8.onnx"
         quantization.quantize_static(
-            model,
+            _with_own_inputs(model),
             path,
             Reader(),
             op_types_to_quantize=list(_LAYERS),
@@ -49,3 +50,35 @@ def quantised(model: Any, calibration: Batch) -> Any:
     small.metadata_props.extend(model.metadata_props)
     small.producer_name = "opu"
     return small
+
+
+def _with_own_inputs(model: Any) -> Any:
+    """A copy of the model in which layers read copies of tensors that others read too.
+
+    The quantiser puts the rounded and clipped tensor in the place of the first one for all its readers. The test of whether
+    an input is finite, and its distance from the range, must see the input as it came.
+    """
+    import onnx
+
+    model = copy.deepcopy(model)
+    readers: dict[str, set[bool]] = {}
+    for node in model.graph.node:
+        for name in node.input:
+            readers.setdefault(name, set()).add(node.op_type in _LAYERS)
+    shared = {name for name, kinds in readers.items() if len(kinds) == 2 and name}
+    shared -= {each.name for each in model.graph.initializer}
+    nodes, copied = [], set()
+    for node in model.graph.node:
+        if node.op_type in _LAYERS:
+            for place, name in enumerate(node.input):
+                if name not in shared:
+                    continue
+                if name not in copied:
+                    nodes.append(onnx.helper.make_node("Identity", [name], [f"{name}_of_layers"], f"{name}_of_layers"))
+                    copied.add(name)
+                node.input[place] = f"{name}_of_layers"
+        nodes.append(node)
+    ordered = [copy.deepcopy(node) for node in nodes]
+    del model.graph.node[:]
+    model.graph.node.extend(ordered)
+    return model

@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from opu.batches import Batch, as_batch, num_rows, repeat, tensors
 from opu.checks import first_line
 from opu.export.drift import Predict
-from opu.export.outputs import StudentWithMeasures
+from opu.export.outputs import StudentWithMeasures, Witnesses
 
 OPSETS = range(18, 24)  # from the first that the exporter writes to the last that ONNX Runtime was seen to run
 INPUT = "inputs"
@@ -55,7 +55,9 @@ def axes_of(parts: Sequence[Tensor]) -> list[tuple[dict[int, Any], ...]]:
     return [both, rows] if any(tokens) else [rows]
 
 
-def to_onnx(network: StudentWithMeasures, example: Batch, metadata: dict[str, str], opset: int = OPSETS[0]) -> Any:
+def to_onnx(
+    network: StudentWithMeasures | Witnesses, example: Batch, metadata: dict[str, str], opset: int = OPSETS[0]
+) -> Any:
     """An ONNX model that takes any number of inputs at a time.
 
     Args:
@@ -84,7 +86,7 @@ def to_onnx(network: StudentWithMeasures, example: Batch, metadata: dict[str, st
     return model
 
 
-def _exported(network: StudentWithMeasures, example: Batch, opset: int) -> Any:
+def _exported(network: StudentWithMeasures | Witnesses, example: Batch, opset: int) -> Any:
     parts = tuple(tensors(example).values())
     *first, last = axes_of(parts)
     for axes in (*first, last):
@@ -136,14 +138,18 @@ def runner(model: Any, num_threads: int = 0) -> Predict:
     return lambda x: dict(zip(names, session.run(None, feeds(x)), strict=True))
 
 
-@torch.no_grad()
-def differences(predict: Predict, network: StudentWithMeasures, x: Batch) -> dict[str, float]:
-    """The largest relative difference of each output from PyTorch's; more than rounding explains is refused.
+def differences(predict: Predict, x: Batch, expected: Mapping[str, Tensor]) -> dict[str, float]:
+    """The largest relative difference of each output from what is expected; more than rounding explains is refused.
 
     For novelty it is the median: where two calibration inputs nearly tie, rounding decides between two ranks.
+
+    Args:
+        predict: From inputs to outputs by name.
+        x: Inputs as they will come, not rounded.
+        expected: What the library predicts for them, by name of the output.
     """
     theirs, found = predict(x), {}
-    for name, value in zip(network.names, network(*tensors(x).values()), strict=True):
+    for name, value in expected.items():
         off = (torch.from_numpy(theirs[name]) - value).abs() / value.abs().clamp(min=1)
         found[name] = float(off.median() if name.startswith("novelty") else off.max())
         if not found[name] < TOLERANCE:

@@ -4,26 +4,30 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64
 from torch import Tensor, nn
 
-from opu.batches import Batch, rebuild
+from opu.batches import Batch, fit_to, rebuild, tensors
 from opu.distributions.dirichlet import Dirichlet
 from opu.export.gamma import HIGHEST, LOWEST, Table
+from opu.export.ranges import Ranges
 from opu.export.ranks import NoveltyRanks
-from opu.measures import MEASURES, Measure, named
-from opu.novelty import Novelty
+from opu.measures import MEASURES, Measure, all_measures, named
 from opu.students import Student
 from opu.students.impute import Prepare
+from opu.students.start import copied
 
 CLOSED_FORM = named("E", "EE", "MI", "D")
+FINITE = "finite"
+WITNESSES = "witnesses"
 _READ_OFF = named("P", "C")  # anyone can read these off the probabilities and the log-precision
 
 
 def output_names(calibrated: bool) -> tuple[str, ...]:
-    """The outputs of a file in their order; measures without a closed form of ours come last."""
+    """The outputs of a file in their order; measures without a closed form of ours come last but one."""
     ranked = (*named("N"), "novelty_p_value") if calibrated else ()
-    return ("probabilities", "log_precision", *CLOSED_FORM, *ranked, *(measure.name for measure in _others()))
+    others = (measure.name for measure in _others())
+    return ("probabilities", "log_precision", *CLOSED_FORM, *ranked, *others, FINITE)
 
 
 def _others() -> list[Measure]:
@@ -34,70 +38,142 @@ def _others() -> list[Measure]:
 class StudentWithMeasures(nn.Module):
     """A student with the preparation of its inputs before it and all measures behind it.
 
-    From the logits on everything is computed in float64, as in the library, and rounded at the end.
+    From the logits on everything is computed in float64, as in the library, and rounded at the end. An input that is not
+    finite has NaN in all outputs but novelty, its p-value, and ``finite``.
 
     Args:
         student: A trained student. It is not changed.
         prepare: From raw inputs to those that the student was distilled on.
         like: A batch of inputs, if they are not one tensor: a dict, tuple or dataclass of tensors.
+        ranks: The novelty score; by default that of the student.
+        ranges: The smallest and the largest value of each part of calibration inputs, where the layers clip at these.
     """
 
     def __init__(
-        self, student: Student, prepare: Callable[[Tensor], Tensor] | None = None, like: Batch | None = None
+        self,
+        student: Student,
+        prepare: Callable[[Tensor], Tensor] | None = None,
+        like: Batch | None = None,
+        ranks: NoveltyRanks | None = None,
+        ranges: Ranges | None = None,
     ) -> None:
         super().__init__()
-        self.student, self.prepare = student, prepare
+        self.student, self.prepare, self.ranges = student, prepare, ranges
         self.like = None if isinstance(like, Tensor) else like
-        self.names = output_names(calibrated=student.novelty is not None)
-        self.closed_form = ClosedForm(student.novelty)
+        novelty = student.novelty
+        self.names = output_names(calibrated=novelty is not None)
+        self.closed_form = ClosedForm(0.0 if novelty is None else float(novelty.blend[1]))
+        self.ranks = NoveltyRanks.of(novelty) if ranks is None and novelty is not None else ranks
         self.others = _others()
         self.eval()
 
     def forward(self, *parts: Tensor) -> tuple[Tensor, ...]:
         """One tensor for each of ``names``, from the tensors of a batch in the order of :func:`opu.batches.tensors`."""
-        x = parts[0] if self.like is None else rebuild(self.like, parts)
-        logits, log_precision = self.student.heads(x if self.prepare is None else self.prepare(x))
+        x = self.prepared(parts)
+        logits, log_precision = self.student.heads(x)
         exact = logits.double(), log_precision.double()
-        mean, found = self.closed_form(*exact)
-        if self.closed_form.novelty is not None and isinstance(self.prepare, Prepare):
-            ranks = self.closed_form.novelty.marked(found[:, -2:], self.prepare.unexpected(x))
-            found = torch.cat([found[:, :-2], ranks], -1)
+        mean, found, witnesses = self.closed_form(*exact)
+        # A preparation may hide infinity, as tanh does. In a table NaN is a missing value, and Prepare sees to the rest.
+        raw = () if self.prepare is None or isinstance(self.prepare, Prepare) else parts
+        known = _finite([*raw, *tensors(x).values(), logits, log_precision.unsqueeze(-1)])
+        found = torch.where(known.unsqueeze(-1), found, torch.nan)
+        if self.ranks is not None:
+            witnesses = witnesses if self.ranges is None else torch.cat([witnesses, self.ranges.excess(x)], -1)
+            novel = self.prepare.unexpected(parts[0]) if isinstance(self.prepare, Prepare) else None
+            found = torch.cat([found, self.ranks(witnesses, known, novel)], -1)
         others = [measure(Dirichlet.from_logits(*exact)).to(logits.dtype) for measure in self.others]
-        return mean.to(logits.dtype), log_precision, *found.to(logits.dtype).unbind(-1), *others
+        first = torch.where(known.unsqueeze(-1), mean, torch.nan), torch.where(known, log_precision, torch.nan)
+        # As in the library, D of a vanishing concentration is the smallest number of the dtype.
+        found = found.clamp(min=torch.finfo(logits.dtype).min)
+        measured = (*found.to(logits.dtype).unbind(-1), *others)
+        return first[0].to(logits.dtype), first[1], *measured, known
+
+    def prepared(self, parts: tuple[Tensor, ...]) -> Batch:
+        """What the student's networks take."""
+        x = parts[0] if self.like is None else rebuild(self.like, parts)
+        return x if self.prepare is None else fit_to(self.prepare(x), self.student)
+
+
+def _finite(parts: list[Tensor]) -> Bool[Tensor, " B"]:
+    """Which rows are finite; a sum keeps NaN and infinity where a maximum may hide them."""
+    rows = [t.flatten(1) for t in parts if t.is_floating_point()]
+    # As products, since ONNX Runtime sums an empty batch to a wrong shape. Weights are small, so that large numbers do not
+    # add up to infinity.
+    sums = [t @ torch.full((t.shape[1], 1), 1e-30, dtype=t.dtype) for t in rows]
+    return sum(sums[1:], start=sums[0]).isfinite().squeeze(-1)
+
+
+class Witnesses(nn.Module):
+    """A student with what novelty is made of behind it: entropy and dispersion."""
+
+    names = (WITNESSES,)
+
+    def __init__(self, network: StudentWithMeasures) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, *parts: Tensor) -> tuple[Float64[Tensor, "B 2"]]:
+        """One tensor, with a column for each."""
+        logits, log_precision = self.network.student.heads(self.network.prepared(parts))
+        return (self.network.closed_form(logits.double(), log_precision.double())[-1],)
+
+
+@torch.no_grad()
+def library_outputs(student: Student, prepare: Callable[[Tensor], Tensor] | None, x: Batch) -> dict[str, Tensor]:
+    """The outputs of a file as the library computes them, with the student's own type of numbers.
+
+    Args:
+        student: A trained student.
+        prepare: From raw inputs to those that the student was distilled on.
+        x: Raw inputs, finite.
+    """
+    student = copied(student).cpu().eval()
+    q = student(fit_to(x if prepare is None else prepare(x), student))
+    found = {"probabilities": q.mean, "log_precision": q.log_precision} | all_measures(q, student.novelty)
+    if student.novelty is not None:
+        found["novelty_p_value"] = student.novelty.p_value(q)
+    names = output_names(calibrated=student.novelty is not None)
+    return {name: found[name] for name in names if name in found}
 
 
 class ClosedForm(nn.Module):
-    r"""Entropies, mutual information and novelty from logits and log-precision.
+    r"""Entropies, mutual information and what novelty is made of, from logits and log-precision.
 
     A runtime pays for every operator, whatever its size. Therefore :math:`\alpha_0` is treated as one more class whose mean
     is 1: all measures are then sums over classes of a few functions, and one product with a constant matrix gives them all.
+
+    Log-precisions from -300 to 800 are right, D to 1e-11 of its size. Entropies and information next to a corner are small
+    sums of larger terms: they have absolute errors of about 1e-16, and the information one of 1e-11 divided by
+    :math:`1 + \alpha_0` besides. Within 1e-16 of a corner the entropy is therefore up to 5 % too low, and information and
+    expected entropy are rounding. The library itself keeps their digits.
+
+    Args:
+        tilt: That of the dispersion, see :class:`opu.novelty.Blend`.
     """
 
-    def __init__(self, novelty: Novelty | None) -> None:
+    def __init__(self, tilt: float = 0.0) -> None:
         super().__init__()
         self.table = Table()
-        self.novelty = None if novelty is None else NoveltyRanks(novelty)
-        self.tilt = 0.0 if novelty is None else float(novelty.blend[1])
+        self.tilt = tilt
 
     def forward(
         self, logits: Float64[Tensor, "B K"], log_precision: Float64[Tensor, " B"]
-    ) -> tuple[Float64[Tensor, "B K"], Float64[Tensor, "B measures"]]:
-        """The mean, and one column for each of ``CLOSED_FORM``, novelty and its p-value."""
+    ) -> tuple[Float64[Tensor, "B K"], Float64[Tensor, "B measures"], Float64[Tensor, "B 2"]]:
+        """The mean, one column for each of ``CLOSED_FORM``, and entropy and dispersion."""
         log_mean = nn.functional.pad(logits.log_softmax(-1), (0, 1))
         mean = log_mean.exp()
         u = log_mean + log_precision.unsqueeze(-1)  # ln alpha
         inside = u.clamp(LOWEST, HIGHEST)
         functions = self.table(inside)
-        excess = functions[..., 0] + (LOWEST - u.clamp(max=LOWEST))
+        # Below the table the first function is -u; above it, it falls as 1 / alpha.
+        excess = functions[..., 0] * torch.exp((HIGHEST - u).clamp(max=0)) + (LOWEST - u.clamp(max=LOWEST))
         reciprocal = torch.exp(-u.clamp(min=-700))
         parts = [mean * log_mean, mean * excess, functions.flatten(1), reciprocal, u, inside]
         sums = torch.tensor(_sums(logits.shape[-1], self.tilt), dtype=torch.float64)
         entropy, dispersion, information, differential = (torch.cat(parts, -1) @ sums).split(1, -1)
         information = information.clamp(min=0)
         found = [entropy, (entropy - information).clamp(min=0), information, differential]
-        if self.novelty is not None:
-            found.append(self.novelty(torch.cat([entropy, dispersion], -1)))
-        return mean[:, :-1], torch.cat(found, -1)
+        return mean[:, :-1], torch.cat(found, -1), torch.cat([entropy, dispersion], -1)
 
 
 def _sums(k: int, tilt: float) -> list[list[float]]:

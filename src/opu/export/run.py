@@ -9,10 +9,9 @@ from torch import Tensor
 
 from opu.batches import Batch, each, take
 from opu.choices import FILE_FORMATS, FileFormat, check_choice
-from opu.distillation.outcome import EVALUATION, run_of
+from opu.distillation.outcome import EVALUATION, read_evaluation, run_of
 from opu.export.file import Exported, write
 from opu.export.onnx_file import OPSETS
-from opu.files import read_state
 from opu.students import Student, load
 from opu.students.impute import Prepare
 from opu.students.signature import made_up
@@ -49,7 +48,8 @@ def export_run(
     kept, labels = _kept(source)
     example = _made_up(student) if kept is None else take(kept, slice(0, _NUM_EXAMPLES))
     if standardise is not None:  # inputs in the run folder are standardised, and those to come are raw
-        example, kept = standardise.inverse(example), None if kept is None else standardise.inverse(kept)
+        # In float64, since the file is checked on inputs as they will come, which float32 would round.
+        example, kept = (None if rows is None else standardise.inverse(rows.double()) for rows in (example, kept))
     ranges, test = None if calibration is None else _read(calibration), None if kept is None else (kept, labels)
     if calibration is None and kept is not None:  # one half calibrates, and the drift is measured on the other
         halves = [take(kept, slice(start, None, 2)) for start in (0, 1)]
@@ -95,9 +95,8 @@ def _kept(source: Path) -> tuple[Batch | None, Tensor | None]:
     path = run_of(source) / EVALUATION
     if not path.exists():
         return None, None
-    state = read_state(path)
-    inputs = tuple(state["inputs"]) if isinstance(state["inputs"], list) else state["inputs"]
-    return each(lambda t: t.float() if t.is_floating_point() else t, inputs), state["labels"]
+    state = read_evaluation(path.parent)
+    return each(lambda t: t.float() if t.is_floating_point() else t, state["inputs"]), state["labels"]
 
 
 def _made_up(student: Student) -> Batch:
@@ -115,4 +114,4 @@ def _made_up(student: Student) -> Batch:
 
 
 def _read(path: Path) -> Batch:
-    return torch.from_numpy(np.array(open_array(path), dtype=np.float32))
+    return torch.from_numpy(np.array(open_array(path), dtype=np.float64))

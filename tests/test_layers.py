@@ -7,9 +7,10 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "opu"
 LAYERS = (
-    ("_version", "checks"),
-    ("choices", "devices", "files", "environment", "timing", "tables", "cuda_graph"),
-    ("distributions",),
+    ("_version", "checks", "json_text", "locks", "terminal"),
+    ("tensor_file",),
+    ("choices", "devices", "digests", "files", "environment", "timing", "tables", "cuda_graph"),
+    ("distributions", "ranks"),
     ("batches",),
     ("augment", "inputs", "novelty", "objectives", "teachers"),
     ("measures",),

@@ -52,7 +52,7 @@ def test_the_wheel_holds_the_library_and_nothing_else(wheel):
 def test_the_readmes_quickstart_runs_as_pasted(scripts, tmp_path):
     block = next(code for code in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL))
     run(scripts / "python", "-c", block, cwd=tmp_path)
-    assert (tmp_path / "student" / "config.json").is_file()
+    assert (tmp_path / "student" / "model.safetensors").is_file()
 
 
 def test_the_command_line_works_without_extras(scripts, tmp_path):

@@ -10,8 +10,9 @@ import torch
 
 import opu
 from opu.cli import main
-from opu.distillation.outcome import keep_evaluation
+from opu.distillation.outcome import EVALUATION, keep_evaluation
 from opu.distillation.run_folder import class_names
+from opu.files import read_state, write_state
 
 
 def run(monkeypatch, *words):
@@ -126,3 +127,11 @@ def test_without_matplotlib_the_table_comes_with_advice(folder, monkeypatch, cap
     assert "20 inputs, 40 particles each" in said
     assert (folder / "fidelity.json").is_file()
     assert not (folder / "fidelity.png").exists()
+
+
+def test_inputs_of_two_lengths_are_not_compared(folder, monkeypatch, capsys):
+    state = read_state(folder / EVALUATION)
+    write_state(folder / EVALUATION, state | {"seen": torch.cat([state["seen"], state["seen"]], 1)})
+    assert run(monkeypatch, folder) == 0
+    assert "have another shape than the others, so they are left out here" in " ".join(capsys.readouterr().out.split())
+    assert json.loads((folder / "fidelity.json").read_text())["num_inputs"] == 20

@@ -88,7 +88,8 @@ def same(frame, expected, classes="abc", **tolerance):
         if name == "prediction":
             assert frame[name].tolist() == values.tolist()
         else:
-            np.testing.assert_allclose(frame[name], values, err_msg=name, **({"rtol": 2e-5, "atol": 1e-30} | tolerance))
+            close = {"rtol": 2e-5, "atol": 1e-30} | tolerance
+            np.testing.assert_allclose(frame[name].astype(float), values, err_msg=name, **close)
 
 
 # --- arrays ----------------------------------------------------------------------------------------------------------
@@ -124,11 +125,14 @@ def test_csv_and_parquet_agree_and_have_gaps_where_nothing_can_be_predicted(run,
     assert list(text.columns) == list(table.columns)
     assert text["input"].astype(int).tolist() == table["input"].tolist()
     for name in text.columns[2:-1]:
-        np.testing.assert_allclose(text[name], table[name], rtol=1e-5)
+        np.testing.assert_allclose(text[name].astype(float), table[name].astype(float), rtol=1e-5)
     for frame in (text, table):
         assert frame["note"].notna().tolist() == [True, True, *[False] * 3, True, *[False] * 3]
         assert set(frame["note"].dropna()) == {NOT_FINITE}
-        assert frame.loc[[0, 1, 5]].drop(columns=["input", "note"]).isna().all(axis=None)
+        bad = frame.loc[[0, 1, 5]]
+        assert bad.drop(columns=["input", "note", "novelty", "novelty_p_value", "finite"]).isna().all(axis=None)
+        assert bad["novelty_p_value"].tolist() == pytest.approx([1 / 201] * 3)
+        assert bad["finite"].tolist() == [False] * 3
         assert frame.loc[[2, 3, 4, 6, 7, 8]].drop(columns="note").notna().all(axis=None)
     assert f"3 of 9, 0 ({NOT_FINITE}), 1 ({NOT_FINITE}), 5 ({NOT_FINITE})." in said
 

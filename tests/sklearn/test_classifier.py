@@ -125,7 +125,7 @@ def test_it_is_saved_without_pickle_and_read_back(kind, tmp_path, blobs):
     assert again.predict(X)[0] in set(labels)
     np.testing.assert_allclose(again.uncertainty(X), model.uncertainty(X), rtol=1e-9)
     files = sorted(path.relative_to(tmp_path / "model").as_posix() for path in (tmp_path / "model").rglob("*.*"))
-    assert files == ["classifier.json", "student/config.json", "student/model.safetensors"]
+    assert files == ["classifier.json", "student/model.safetensors"]
 
 
 def test_a_damaged_folder_is_refused(tmp_path, fitted):
@@ -137,7 +137,7 @@ def test_a_damaged_folder_is_refused(tmp_path, fitted):
     with pytest.raises(ValueError, match="is not the description of a classifier"):
         OnePassClassifier.load(tmp_path)
     (tmp_path / "classifier.json").write_text(json.dumps(json.loads(text) | {"format": 99}))
-    with pytest.raises(ValueError, match="version 99"):
+    with pytest.raises(ValueError, match="it was edited"):
         OnePassClassifier.load(tmp_path)
 
 

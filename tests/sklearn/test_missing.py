@@ -14,6 +14,7 @@ from sklearn.preprocessing import StandardScaler
 
 from opu.export.run import export_run
 from opu.sklearn import OnePassClassifier
+from tests.student_files import as_before
 
 FAST = {"epochs": 30, "num_particles": 8, "hidden": (32,), "random_state": 0}
 
@@ -67,7 +68,7 @@ def test_it_is_saved_and_exported_with_its_imputation(fitted, gaps, tmp_path):
     export_run(tmp_path)
     session = onnxruntime.InferenceSession(tmp_path / "student.onnx")
     names = [each.name for each in session.get_outputs()]
-    found = dict(zip(names, session.run(None, {"inputs": new.astype(np.float32)}), strict=True))
+    found = dict(zip(names, session.run(None, {"inputs": new}), strict=True))
     measured = again.uncertainty(new)
     np.testing.assert_allclose(found["probabilities"], again.predict_proba(new), atol=1e-4)
     np.testing.assert_allclose(found["mutual_information"], measured["mutual_information"], atol=1e-4)
@@ -84,6 +85,7 @@ def test_a_classifier_of_the_first_format_still_loads(fitted, gaps, tmp_path):
     old = json.loads(path.read_text())
     for later in ("fill", "indicated", "missing"):
         del old[later]
+    as_before(tmp_path / "student")
     path.write_text(json.dumps(old | {"format": 1}))
     again = OnePassClassifier.load(tmp_path)
     np.testing.assert_allclose(again.uncertainty(X), model.uncertainty(X), rtol=1e-12)

@@ -29,6 +29,18 @@ def test_a_file_of_ones_own_is_never_overwritten(tmp_path, name):
     assert (run / name).read_text() == "mine"
 
 
+@pytest.mark.parametrize("name", ["student/student", "fidelity.png", "student/model.safetensors"])
+def test_nor_is_one_in_a_folder_that_has_a_name_of_ours(tmp_path, name):
+    run = a_run(tmp_path / "run")
+    if (run / name).exists():
+        (run / name).unlink()
+    (run / name).mkdir()
+    (run / name / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match=f"also holds {name}, which `opu fit` did not write"):
+        fresh_folder(run, overwrite=True).__enter__()
+    assert (run / name / "notes.txt").read_text() == "mine"
+
+
 def test_a_run_is_replaced_whole(tmp_path):
     run = a_run(tmp_path / "run")
     with fresh_folder(run, overwrite=True) as folder:
@@ -44,10 +56,11 @@ def test_what_is_put_into_the_folder_while_a_fit_runs_is_kept_and_so_is_the_fit(
     folder = place.__enter__()
     (folder / "new").write_text("new")
     (run / "notes.txt").write_text("mine")
-    with pytest.raises(ValueError, match=r"something was put into .* the new run is in"):
+    kept = folder.with_suffix(".kept")  # which no later fit removes
+    with pytest.raises(ValueError, match=rf"something was put into .* the new run is in {kept}\."):
         place.__exit__(None, None, None)
     assert (run / "notes.txt").read_text() == "mine"
-    assert (folder / "new").read_text() == "new"
+    assert (kept / "new").read_text() == "new"
 
 
 def opu(monkeypatch, *words):
@@ -110,3 +123,29 @@ def test_truth_values_beside_a_stray_word_are_read_and_the_word_is_noted():
 def test_decimal_commas_are_not_categories():
     with pytest.raises(ValueError, match="numbers with a decimal comma, such as '0,1'"):
         texts_of(pd.Series([f"{i},{j}" for i in range(3) for j in range(1, 9)], name="v"))
+
+
+def test_ids_and_kept_columns_of_a_parquet_file_keep_all_their_digits(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"a": rng.normal(size=60), "case": 123456789.5 + np.arange(60), "sum": 1234567.891})
+    table["ill"] = np.where(table["a"] > 0, "yes", "no")
+    table.to_parquet(tmp_path / "t.parquet")
+    words = ["--target", "ill", "--id", "case", "--drop", "sum", "--out", tmp_path / "run", "--teacher", "ensemble"]
+    assert opu(monkeypatch, "fit", tmp_path / "t.parquet", *words, "--folds", 2) == 0
+    out = tmp_path / "out.csv"
+    assert opu(monkeypatch, "predict", tmp_path / "run", tmp_path / "t.parquet", "--keep", "sum", "--out", out) == 0
+    found = pd.read_csv(out)
+    assert found["case"].tolist() == table["case"].tolist()
+    assert found["sum"].tolist() == table["sum"].tolist()
+
+
+@pytest.mark.parametrize("texts", [["01", "1", "2"], ["1.0", "1", "2"]])
+def test_classes_that_are_written_differently_are_not_merged(tmp_path, monkeypatch, capsys, texts):
+    rng = np.random.default_rng(0)
+    lines = [f"{rng.normal():.3f},{texts[number % 3]}" for number in range(60)]
+    (tmp_path / "t.csv").write_text("a,kind\n" + "\n".join(lines) + "\n")
+    words = ["fit", tmp_path / "t.csv", "--target", "kind", "--out", tmp_path / "run", "--teacher", "ensemble"]
+    assert opu(monkeypatch, *words) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"holds {texts[0]!r} and '1', which are the same number" in said
+    assert not (tmp_path / "run").exists()

@@ -7,6 +7,7 @@ import typer
 from rich.console import Console
 
 from opu.cli import bench, compare, data, demo, export, fidelity, fit, predict, reproduce, tables, version
+from opu.terminal import printable, say
 
 MAINTAINERS = "For maintainers: experiments and benchmarks, which need a source checkout"
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -60,13 +61,13 @@ def main(program: str = "opu") -> None:
             raise
         message = error.format_message()
         if not message or "\n" in message:  # no command was given: some releases print the help, others give it here
-            print(message, end="")
+            print("".join(f"{printable(line)}\n" for line in message.splitlines()), end="")
             sys.exit(2)
         _refuse(f"{message if message.endswith(('.', '?')) else message + '.'} See {program} --help.")
 
 
 def _refuse(sentence: str) -> NoReturn:
-    Console(stderr=True, soft_wrap=True).print(f"opu: {sentence}", style="red", markup=False, highlight=False)
+    say(Console(stderr=True), f"opu: {sentence}", style="red", soft_wrap=True)
     sys.exit(2)
 
 

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from opu.choices import FileFormat
 from opu.cli.options import as_texts
+from opu.terminal import say
 
 
 def export(
@@ -47,7 +48,9 @@ def export(
     """
     from opu.export.drift import show_drift
     from opu.export.run import export_run
+    from opu.sklearn.run_folder import put_back
 
+    put_back(source)  # where a fit was killed while it replaced this one
     found = export_run(
         source,
         out=out,
@@ -60,8 +63,8 @@ def export(
     )
     console = Console()
     written = f"{found.path}: {found.size / 1e6:.2f} MB, outputs {', '.join(found.outputs)}."
-    console.print(written, highlight=False, markup=False)
+    say(console, written)
     what = "Before quantisation it" if int8 else "It"
-    console.print(f"{what} agrees with PyTorch to {max(found.differences.values()):.1g}.", highlight=False)
+    say(console, f"{what} agrees with PyTorch to {max(found.differences.values()):.1g}.")
     if found.drift is not None:
         show_drift(found.drift, console)

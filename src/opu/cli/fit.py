@@ -8,6 +8,7 @@ from rich.console import Console
 
 from opu.choices import ClassWeight, TableTeacher
 from opu.cli.options import Header, Seed, Separator, as_names
+from opu.terminal import say
 
 
 def fit(
@@ -54,4 +55,4 @@ def fit(
         console=console,
     )
     for line in (*summary(found), f"The classifier is in {out}; use it with: opu predict {out} ROWS.csv"):
-        console.print(line, highlight=False, markup=False)
+        say(console, line)

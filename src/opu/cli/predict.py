@@ -7,6 +7,7 @@ import typer
 from rich.console import Console
 
 from opu.cli.options import Header, Separator, as_floats, as_names, as_texts
+from opu.terminal import say
 
 
 def predict(
@@ -57,6 +58,11 @@ def predict(
     Example: opu predict runs/demo inputs.npy
     """
     console = Console()
+    if not run.is_dir() or not any(run.iterdir()):
+        from opu.sklearn.run_folder import put_back
+
+        if (interrupted := put_back(run)) is not None:
+            say(console, interrupted)
     if (run / "classifier.json").exists():
         from opu.sklearn.run import predict_table
 
@@ -97,4 +103,4 @@ def predict(
             overwrite=overwrite,
             console=console,
         )
-    console.print(f"{count} rows predicted in {out}.", highlight=False, markup=False)
+    say(console, f"{count} rows predicted in {out}.")

@@ -15,7 +15,8 @@ def tables(
     """Render the tables of Markdown documents from result files.
 
     Needs a source checkout. Each document is rewritten in place, between its
-    table markers and nowhere else.
+    table markers and nowhere else. A file that does not end in .md, or has no
+    markers, is not changed.
 
     Example: opu tables README.md docs/robust.md
     """

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import opu
 from opu import measures, plotting
 from opu.demo import data
+from opu.distillation.locking import LOCK, alone_in
 from opu.distillation.outcome import keep_evaluation
 from opu.distillation.run_folder import make_folder
 from opu.environment import environment
@@ -24,6 +25,7 @@ from opu.files import write_json
 from opu.students import Student
 from opu.tables import print_table
 from opu.teachers import MCDropout, Teacher
+from opu.terminal import say
 from opu.timing import median_seconds
 
 
@@ -63,9 +65,10 @@ def run_demo(
     """
     console = console or Console()
     out, settings = Path(out), Settings(seed=seed)
-    _clear(out, overwrite)
-    make_folder(out)
-    with _one_thread():
+    _check_folder(out, overwrite)
+    with alone_in(out, lend=True), _one_thread():
+        _check_folder(out, overwrite)  # again, since another process may have been quicker
+        _clear(out)
         return _run(out, settings, console)
 
 
@@ -84,10 +87,10 @@ def _run(out: Path, settings: Settings, console: Console) -> dict[str, Any]:
     torch.manual_seed(settings.seed)
     began = time.perf_counter()
     digits = data.load(settings.seed)
-    console.print(f"Teacher: MC dropout, trained on {len(digits.train)} digits (without the {data.HELD_OUT_CLASS}).")
+    say(console, f"Teacher: MC dropout, trained on {len(digits.train)} digits (without the {data.HELD_OUT_CLASS}).")
     net = train_teacher(digits, settings)
     teacher = MCDropout(net, consistent=True)
-    console.print("Student: a mean and a precision network, distilled without labels and without OOD inputs.")
+    say(console, "Student: a mean and a precision network, distilled without labels and without OOD inputs.")
     student = distil_student(teacher, digits, settings, out=out)
     x, labels, particles = digits.test, digits.test_labels, settings.evaluation_particles
     metrics, scores = compare(student, teacher, x, labels, digits.ood, digits.calibration, particles)
@@ -118,15 +121,23 @@ def _three_inputs(digits: data.Digits, teacher: Teacher) -> dict[str, Tensor]:
     }
 
 
-def _clear(out: Path, overwrite: bool) -> None:
-    """Remove an earlier demo, and nothing else, if that was asked for."""
-    if not (overwrite and out.is_dir() and any(out.iterdir())):
-        return
-    if not (out / "config.json").is_file():
+def _check_folder(out: Path, overwrite: bool) -> None:
+    """Make the folder; refuse one that holds something, unless it is an earlier demo that may be overwritten."""
+    overwrite = overwrite and out.is_dir() and any(each.name != LOCK for each in out.iterdir())
+    if overwrite and not (out / "config.json").is_file():
         raise ValueError(
             f"{out} is not a run folder (it has no config.json), so it is not overwritten; choose another."
         )
-    shutil.rmtree(out)
+    make_folder(out, resume=overwrite)
+
+
+def _clear(out: Path) -> None:
+    """Remove what an earlier demo left; its lock, which this one holds, stays."""
+    for path in out.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name != LOCK:
+            path.unlink()
 
 
 def train_teacher(digits: data.Digits, settings: Settings, num_classes: int = data.HELD_OUT_CLASS) -> nn.Module:
@@ -211,28 +222,27 @@ def show(console: Console, metrics: dict[str, Any], out: Path, advice: str | Non
     lines = [[name.replace("_", " "), *_cells(row), f"{row['base_rate']:.1f}"] for name, row in rows.items()]
     header = ["to detect", "teacher", "student N", "E", "C", "trivial", "base rate"]
     print_table(console, header, lines, title="AUROC in percent: how well a score detects errors and OOD inputs")
-    console.print(
+    say(
+        console,
         f"Teacher, {speed['num_particles']} passes: the best of predictive entropy (E), least confidence (P) and mutual "
         "information (MI). Student, one pass: novelty (N), which combines E and negative log-precision (C). Trivial: the "
         "best detector that knows no classes. Base rate: percentage of errors or OOD inputs.",
-        highlight=False,
     )
-    console.print(f"Accuracy: teacher {accuracy['teacher']:.1f} %, student {accuracy['student']:.1f} %.")
-    console.print(
-        f"Speed: one pass is [bold]{speed['naive_loop']:.0f} times[/bold] as fast as {speed['num_particles']} passes in a "
-        f"loop, and {speed['vectorised']:.0f} times as fast as the same passes vectorised ({speed['batch_size']} inputs)."
+    say(console, f"Accuracy: teacher {accuracy['teacher']:.1f} %, student {accuracy['student']:.1f} %.")
+    say(
+        console,
+        f"Speed: one pass is {speed['naive_loop']:.0f} times as fast as {speed['num_particles']} passes in a "
+        f"loop, and {speed['vectorised']:.0f} times as fast as the same passes vectorised ({speed['batch_size']} inputs).",
     )
     pictures = ", simplex.png, scores.png, roc.png" if advice is None else ""
     written = f"Written to {out}: metrics.json, student/{pictures} ({metrics['seconds']:.0f} s)."
-    console.print(written, highlight=False, markup=False)
+    say(console, written)
     if advice is not None:
-        console.print(advice, highlight=False, markup=False)
+        say(console, advice)
     if "photographs" not in metrics["ood"]:
-        console.print(
-            "Photographs, one more OOD set, need Pillow to be read; the same extra brings it.", highlight=False
-        )
+        say(console, "Photographs, one more OOD set, need Pillow to be read; the same extra brings it.")
     advised = f"How close the student is to its teacher, and why: opu fidelity {shlex.quote(str(out))}"
-    console.print(advised, highlight=False, markup=False)
+    say(console, advised)
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

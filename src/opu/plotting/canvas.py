@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from opu.files import save_figure
+from opu.terminal import printable
+
 INK, TEACHER, STUDENT = "#222222", "#3b6ea5", "#d9722e"
 LONGEST_NAME = 16
 
@@ -31,9 +34,8 @@ def figure(width: float, height: float) -> Any:
 
 
 def finish(drawing: Any, path: Path) -> None:
-    """Write a figure to a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    drawing.savefig(path, bbox_inches="tight")
+    """Write a figure to a file, atomically."""
+    save_figure(drawing, path, bbox_inches="tight")
 
 
 def describe(axes: Any, title: str, x: str, y: str) -> None:
@@ -59,5 +61,5 @@ def class_names(classes: Sequence[str] | None, num_classes: int) -> list[str]:
 
 
 def as_text(name: str) -> str:
-    """A name out of a file, such that no part of it is read as mathematics."""
-    return name.replace("$", r"\$")
+    """A name out of a file, such that no part of it is read as mathematics, and no character is invisible."""
+    return printable(name).replace("$", r"\$")

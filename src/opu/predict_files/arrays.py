@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opu.batches import Batch, as_batch
+from opu.checks import listed
 from opu.predict_files.source import Part, Source, shape_of
 from opu.students import Student
 from opu.students.reading import refuse_single
@@ -113,7 +114,7 @@ def open_arrays(path: Path, student: Student) -> tuple[Arrays, list[str]]:
     missing = [name for name, key in keys.items() if key not in names]
     if missing:
         raise ValueError(
-            f"this student takes the inputs {', '.join(wanted)}; {path} holds {', '.join(names)}. Save the missing ones "
+            f"this student takes the inputs {', '.join(wanted)}; {path} holds {listed(names)}. Save the missing ones "
             f"({', '.join(missing)}) in it too."
         )
     arrays = {name: open_array(path, key) for name, key in keys.items()}
@@ -127,7 +128,7 @@ def _single(path: Path) -> tuple[NDArray[Any], list[str]]:
     chosen = names[0] if len(names) == 1 else "inputs"
     if chosen not in names:
         raise ValueError(
-            f"this student takes one array; {path} holds {', '.join(names)}. Save the right one under the name inputs."
+            f"this student takes one array; {path} holds {listed(names)}. Save the right one under the name inputs."
         )
     return open_array(path, chosen), [name for name in names if name != chosen]
 

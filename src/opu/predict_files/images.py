@@ -18,6 +18,7 @@ from opu.predict_files.source import Part, Source, shape_of
 from opu.students import Student
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+MOST_PIXELS = 2**27  # of one image, which take half a gigabyte as they are and as much again while they are converted
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 _SCALES = ((0.0, 1.0), (-1.0, 1.0), (0.0, 255.0))
 
@@ -120,7 +121,7 @@ def layout_of(shape: tuple[int, ...] | None, size: tuple[int, int] | None = None
 
 
 class Images(Source):
-    """Images in files, one input each.
+    """Images in files, one input each. An image of more than 134 million pixels is not read, and has a note.
 
     Args:
         paths: Their files.
@@ -161,9 +162,13 @@ class Images(Source):
             yield Part(list(self.names[start : start + size]), notes, batch)
 
     def read(self, path: Path) -> NDArray[np.float32]:
-        """One image as an input."""
-        with self.pillow.open(path) as image:
+        """One image as an input; its size is checked before its pixels are read."""
+        with self._open(path) as image:
             size = (image.height, image.width)
+            if math.prod(size) > MOST_PIXELS:
+                raise ValueError(
+                    f"it has {image.width} x {image.height} pixels, more than {MOST_PIXELS // 10**6} million; make it smaller"
+                )
             values = self._values(image)
         if size != (self.layout.height, self.layout.width):
             self.resized.append(size)
@@ -205,11 +210,16 @@ class Images(Source):
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    with self.pillow.open(path) as image:
+                    with self._open(path) as image:
                         return image.height, image.width
             except Exception:  # it will have its note
                 continue
         return None
+
+    def _open(self, path: Path) -> Any:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise ValueError("it is not a regular file")
+        return self.pillow.open(path)
 
     def _values(self, image: Any) -> NDArray[np.float32]:
         """Pixels in [0, 1], of shape (height, width, channels), in the student's size."""

@@ -4,27 +4,27 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor
 
-from opu.batches import Batch, fit_to, take, tensors
+from opu.batches import Batch, fit_to, take
 from opu.checks import check_at_least
-from opu.distillation.outcome import EVALUATION, run_of
+from opu.distillation.outcome import EVALUATION, read_evaluation, run_of
 from opu.distillation.run_folder import class_names
-from opu.files import read_state, replaced
+from opu.files import replaced
 from opu.novelty import Novelty
 from opu.predict_files.arrays import open_arrays
 from opu.predict_files.images import SUFFIXES, Images, Pixels, find_images
 from opu.predict_files.sheet import SHEETS, Columns
-from opu.predict_files.source import Source
+from opu.predict_files.source import Part, Source
 from opu.prediction import Prediction, novelty_of, predict_batches
 from opu.students import Student, load
 from opu.students.reading import Convert, conversion
 from opu.students.store import student_folder
+from opu.terminal import say
 
-NOT_FINITE = "holds NaN or infinite values"
+NOT_FINITE = "holds NaN, infinite or too large values"
 _MANY = 0.2  # fraction of flagged inputs: a wrong scale need not flag all of them
 _RATES = (0.01, 0.05, 0.1)
 _MOST_NAMED = 3
@@ -45,8 +45,9 @@ def predict_files(
     """Write a student's predictions for images or arrays, one row per input, and return the number of rows.
 
     The columns are ``input`` (the path of an image below the folder, or a row number from 0), those of
-    :meth:`opu.prediction.Prediction.columns`, and ``note``, which says why an input has no prediction. Inputs are read and
-    rows are written in batches, so that memory does not grow with their number.
+    :meth:`opu.prediction.Prediction.columns`, and ``note``, which says why an input has no prediction. An input with NaN or
+    infinite values is novel, with the least p-value. Inputs are read and rows are written in batches, so that memory does
+    not grow with their number.
 
     Args:
         run: A run folder of :func:`opu.distill` or ``opu demo``, or the folder of a saved student.
@@ -67,39 +68,40 @@ def predict_files(
     student, run = _load(run), run_of(run)
     found, remarks = _open(source, student, pixels)
     for remark in (*remarks, *_remarks_on_range(run, found)):
-        _say(console, remark)
+        say(console, remark)
     watch = _Watch(novelty_of(student))
     with replaced(out) as temporary, SHEETS[kind](temporary) as sheet:
-        for names, notes, prediction in _predictions(student, found, batch_size, console):
+        for part, prediction in _predictions(student, found, batch_size, console):
             columns = None if prediction is None else _columns(prediction, run, classes, level)
-            watch.saw(names, notes, prediction)
-            sheet.write(names, notes, columns)
+            notes = _notes(part, prediction)
+            watch.saw(part.names, notes, prediction)
+            sheet.write(part.names, notes, [not note for note in part.notes], columns)
         watch.refuse_if_nothing(source)
     for sentence in (*found.summary(), *watch.sentences(found.advice)):
-        _say(console, sentence)
+        say(console, sentence)
     return watch.num_inputs
 
 
 def _predictions(
     student: Student, source: Source, batch_size: int, console: Console
-) -> Iterator[tuple[list[str] | list[int], list[str], Prediction | None]]:
-    """Names, notes and predictions of one batch after the other; inputs with a note have none."""
+) -> Iterator[tuple[Part, Prediction | None]]:
+    """One part of the inputs after the other, and the predictions of those that could be read."""
     convert: Convert | None = None
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("predicting", total=len(source))
         for part in source.parts(batch_size):
-            notes, prediction = part.notes, None
+            prediction = None
             if part.batch is not None:
                 convert = convert or _conversion(student, source, part.batch)
-                batch = convert(part.batch)
-                finite = _finite(batch)
-                marks = iter(finite.tolist())
-                notes = [note or ("" if next(marks) else NOT_FINITE) for note in part.notes]
-                if bool(finite.any()):
-                    batch = batch if bool(finite.all()) else take(batch, finite)
-                    prediction = predict_batches(student, [fit_to(batch, student)])
-            yield part.names, notes, prediction
+                prediction = predict_batches(student, [fit_to(convert(part.batch), student)])
+            yield part, prediction
             progress.advance(task, len(part.names))
+
+
+def _notes(part: Part, prediction: Prediction | None) -> list[str]:
+    """Why inputs have no prediction: they could not be read, or are not finite."""
+    known = iter([] if prediction is None else prediction.finite.tolist())
+    return [note or ("" if next(known) else NOT_FINITE) for note in part.notes]
 
 
 def _conversion(student: Student, source: Source, batch: Batch) -> Convert:
@@ -107,12 +109,6 @@ def _conversion(student: Student, source: Source, batch: Batch) -> Convert:
         return conversion(student, take(batch, slice(0, 2)), finite=False)
     except ValueError as error:
         raise ValueError(f"{source.misfit()}, which it cannot read; prepare the inputs as for training.") from error
-
-
-def _finite(batch: Batch) -> Tensor:
-    """Which rows hold finite numbers only."""
-    parts = [t.reshape(len(t), -1).isfinite().all(1) for t in tensors(batch).values()]
-    return torch.stack(parts).all(0)
 
 
 def _check_out(out: Path, overwrite: bool) -> str:
@@ -173,7 +169,7 @@ def _remarks_on_range(run: Path, source: Source) -> Iterator[str]:
     path = run / EVALUATION
     if not path.is_file():
         return
-    inputs = read_state(path).get("inputs")
+    inputs = read_evaluation(run)["inputs"]
     if isinstance(inputs, Tensor) and inputs.numel():
         yield from source.remarks(float(inputs.min()), float(inputs.max()))
 
@@ -185,7 +181,7 @@ class _Watch:
         self.num_inputs, self.num_flagged, self.num_broken = 0, 0, 0
         self.broken: list[str] = []
         # A p-value is never below 1 / (n + 1), so few calibration inputs allow for a larger rate only.
-        least = 1.0 if novelty is None else 1 / (len(novelty.scores) + 1)
+        least = 1.0 if novelty is None else novelty.least_p_value
         self.rate = next((rate for rate in _RATES if least < rate), None)
 
     def saw(self, names: list[str] | list[int], notes: list[str], prediction: Prediction | None) -> None:
@@ -194,7 +190,7 @@ class _Watch:
         self.num_inputs, self.num_broken = self.num_inputs + len(names), self.num_broken + len(bad)
         self.broken = (self.broken + bad)[:_MOST_NAMED]
         if self.rate is not None and prediction is not None and prediction.novelty_p_value is not None:
-            self.num_flagged += int(np.count_nonzero(prediction.novelty_p_value < self.rate))
+            self.num_flagged += int(np.count_nonzero(prediction.novelty_p_value[prediction.finite] < self.rate))
 
     def refuse_if_nothing(self, source: Path) -> None:
         """Refuse inputs of which none could be predicted."""
@@ -220,7 +216,3 @@ class _Watch:
     def _named(self) -> str:
         rest = self.num_broken - len(self.broken)
         return ", ".join([*self.broken, *([f"and {rest} more"] if rest else [])])
-
-
-def _say(console: Console, sentence: str) -> None:
-    console.print(sentence, highlight=False, markup=False)

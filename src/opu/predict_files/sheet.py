@@ -2,7 +2,8 @@
 
 import csv
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,37 +18,41 @@ _ROWS_AT_ONCE = 20_000  # rows in a group of a Parquet file
 
 
 class Sheet(ABC):
-    """A table that grows: the input, the columns of its prediction, and a note where there is none."""
+    """A table that grows: the input, the columns of its prediction, and a note where there is none.
+
+    A cell that is NaN, or masked, stays empty.
+    """
 
     def __init__(self) -> None:
         self._waiting: list[tuple[list[Any], list[str]]] = []
         self._none: Columns | None = None
 
-    def write(self, names: list[Any], notes: list[str], columns: Columns | None) -> None:
+    def write(self, names: list[Any], notes: list[str], was_read: Sequence[bool], columns: Columns | None) -> None:
         """Append rows.
 
         Args:
             names: The inputs.
             notes: A text for each input without a prediction, and an empty one for all others.
-            columns: Predictions of those others, in order; None if there are none.
+            was_read: Which inputs have values in the columns.
+            columns: Those values, in order; None if there are none.
         """
         if columns is not None and self._none is None:
             self._none = {name: values[:0] for name, values in columns.items()}
             self.begin(names, columns)
-            for rows in self._waiting:
-                self.append(*rows, self._none)
+            for earlier in self._waiting:
+                self.append(*earlier, [False] * len(earlier[0]), self._none)
         columns = self._none if columns is None else columns
         if columns is None:  # names of columns are not known before the first prediction
             self._waiting.append((names, notes))
         else:
-            self.append(names, notes, columns)
+            self.append(names, notes, was_read, columns)
 
     @abstractmethod
     def begin(self, names: list[Any], columns: Columns) -> None:
         """Write names and types of the columns."""
 
     @abstractmethod
-    def append(self, names: list[Any], notes: list[str], columns: Columns) -> None:
+    def append(self, names: list[Any], notes: list[str], was_read: Sequence[bool], columns: Columns) -> None:
         """Write rows."""
 
     @abstractmethod
@@ -60,7 +65,9 @@ class Sheet(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        # After an error, such as a full disk, closing may fail as well; the first error says more.
+        with nullcontext() if kind is None else suppress(Exception):
+            self.close()
 
 
 class CSV(Sheet):
@@ -75,12 +82,13 @@ class CSV(Sheet):
         """The first line."""
         self._writer.writerow(["input", *columns, "note"])
 
-    def append(self, names: list[Any], notes: list[str], columns: Columns) -> None:
+    def append(self, names: list[Any], notes: list[str], was_read: Sequence[bool], columns: Columns) -> None:
         """A line for each input."""
         predicted = zip(*(_texts(values) for values in columns.values()), strict=True)
         empty = [""] * len(columns)
         self._writer.writerows(
-            [name, *(empty if note else next(predicted)), note] for name, note in zip(names, notes, strict=True)
+            [name, *(next(predicted) if known else empty), note]
+            for name, note, known in zip(names, notes, was_read, strict=True)
         )
 
     def close(self) -> None:
@@ -100,12 +108,12 @@ class Parquet(Sheet):
 
     def begin(self, names: list[Any], columns: Columns) -> None:
         """Types of the columns."""
-        example = self._table(names[:1], ["none"], {name: values[:0] for name, values in columns.items()})
+        example = self._table(names[:1], ["none"], [False], {name: each[:0] for name, each in columns.items()})
         self._writer = self._parquet.ParquetWriter(self._path, example.schema)
 
-    def append(self, names: list[Any], notes: list[str], columns: Columns) -> None:
+    def append(self, names: list[Any], notes: list[str], was_read: Sequence[bool], columns: Columns) -> None:
         """Rows, which are written when there are enough for a group."""
-        self._tables.append(self._table(names, notes, columns))
+        self._tables.append(self._table(names, notes, was_read, columns))
         if sum(map(len, self._tables)) >= _ROWS_AT_ONCE:
             self._flush()
 
@@ -120,14 +128,15 @@ class Parquet(Sheet):
             self._writer.write_table(self._arrow.concat_tables(self._tables))
         self._tables = []
 
-    def _table(self, names: list[Any], notes: list[str], columns: Columns) -> Any:
+    def _table(self, names: list[Any], notes: list[str], was_read: Sequence[bool], columns: Columns) -> Any:
         pa = self._arrow
-        missing = np.array([bool(note) for note in notes], dtype=bool)
+        known = np.array(was_read, dtype=bool)
         found = {"input": pa.array(names)}
         for name, values in columns.items():
+            missing = ~known
+            missing[known] = _missing(values)
             full = np.zeros(len(names), dtype=values.dtype)
-            if len(values):
-                full[~missing] = values
+            full[~missing] = np.asarray(values)[~_missing(values)]
             found[name] = pa.array(full, mask=missing)
         return pa.table(found | {"note": pa.array([note or None for note in notes], pa.string())})
 
@@ -136,6 +145,10 @@ SHEETS: dict[str, type[CSV | Parquet]] = {".csv": CSV, ".parquet": Parquet}
 
 
 def _texts(values: NDArray[Any]) -> list[str]:
-    return (
-        [f"{value:.6g}" for value in values.tolist()] if values.dtype.kind == "f" else list(map(str, values.tolist()))
-    )
+    form = "{:.6g}" if values.dtype.kind == "f" else "{}"
+    return ["" if gone else form.format(value) for value, gone in zip(values.tolist(), _missing(values), strict=True)]
+
+
+def _missing(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which values are NaN, or masked among names of classes."""
+    return np.isnan(values) if values.dtype.kind == "f" else np.ma.getmaskarray(values)

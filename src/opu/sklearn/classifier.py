@@ -1,6 +1,5 @@
 """A classifier for tables that predicts a whole distribution over the class probabilities, in one pass."""
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,18 +19,17 @@ from opu import measures, students
 from opu.distillation import Recipe, calibrate, distill
 from opu.distributions.dirichlet import Dirichlet
 from opu.distributions.pointwise import maximum_likelihood
-from opu.files import write_json
 from opu.novelty import FEWEST_INPUTS
 from opu.sklearn.frames import require_pandas
 from opu.sklearn.missing import text_column, what_is_missing
+from opu.sklearn.run_folder import put_back
+from opu.sklearn.saved import as_classes, read_classifier, write_classifier
 from opu.sklearn.teachers import make_teacher
 from opu.sklearn.weights import check_sample_weight, row_weights
 from opu.students import Student
 from opu.students.impute import Prepare
 from opu.students.links import Sigmoid, bounds_for
 
-FORMAT = 2
-FORMATS = (1, 2)  # those that can be read: the first had no imputation
 # From a smaller table no rows are withheld.
 FEWEST_TO_WITHHOLD = 100
 (NOVELTY,) = measures.named("N")
@@ -129,8 +127,9 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         labels = np.searchsorted(self.classes_, y)
         weights = row_weights(weights, self.class_weight, labels, self.classes_)
         names = getattr(self, "feature_names_in_", None)
-        self.missing_ = what_is_missing(np.isnan(X).sum(0).tolist(), len(X), None if names is None else names.tolist())
-        self.standardise_ = Prepare.fit(X)
+        names = None if names is None else names.tolist()
+        self.missing_ = what_is_missing(np.isnan(X).sum(0).tolist(), len(X), names)
+        self.standardise_ = Prepare.fit(X, names)
         x = self.standardise_(torch.tensor(X)).float()
         with _own_randomness(self.random_state) as seed:
             seen, kept = _split(labels, self.withheld, seed)
@@ -178,7 +177,14 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _rows(self, X: Any) -> Tensor:
         check_is_fitted(self, "student_")
-        return torch.tensor(self._validated(X, reset=False))
+        rows = torch.tensor(self._validated(X, reset=False))
+        if bool((large := self.standardise_.too_large(rows)).any()):
+            row, column = large.nonzero()[0].tolist()
+            raise ValueError(
+                f"row {row} holds {float(rows[row, column]):.3g} in column {column} (both counted from 0), too large beside "
+                "the training rows to be predicted; correct it, or replace it by NaN."
+            )
+        return rows
 
     def predict_dirichlet(self, X: Any) -> Dirichlet:
         """One Dirichlet over the class probabilities per row."""
@@ -218,48 +224,68 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return pd.DataFrame({k: v.numpy() for k, v in columns.items()}, index=getattr(X, "index", None))
 
     def save(self, folder: str | Path) -> None:
-        """Write the student, the classes, imputation and scaling into a folder, without pickle and without the teacher."""
+        """Write the student, the classes, imputation and scaling into a folder, without pickle and without the teacher.
+
+        Over a classifier that is there already, a kill at any moment leaves the old one or the new one.
+        """
         check_is_fitted(self, "student_")
         folder = Path(folder)
         if (folder / "encoding.json").exists():
             raise ValueError(
                 f"{folder} holds a run of `opu fit`, which would no longer fit its table; choose another folder."
             )
-        self.student_.save(folder / "student")
         names = getattr(self, "feature_names_in_", None)
         description = {
-            "format": FORMAT,
-            "kind": "opu classifier",
             "classes": self.classes_.tolist(),
             "dtype": "str" if self.classes_.dtype.kind in "OU" else self.classes_.dtype.name,
             **self.standardise_.description(),
             "feature_names": None if names is None else list(names),
             "missing": self.missing_,
         }
-        write_json(folder / "classifier.json", description)
+        write_classifier(folder, self.student_, description)
 
     @classmethod
     def load(cls, folder: str | Path) -> "OnePassClassifier":
         """Read a classifier that :meth:`save` wrote; it can predict but has no teacher."""
-        path = Path(folder) / "classifier.json"
-        try:
-            found = json.loads(path.read_text())
-            if found["kind"] != "opu classifier" or found["format"] not in FORMATS:
-                raise KeyError(f"of kind {found['kind']!r}, version {found['format']!r}")
-            new = cls()
-            new.classes_ = np.array(found["classes"], dtype=object if found["dtype"] == "str" else found["dtype"])
-            new.standardise_ = Prepare.from_description(found)
-            new.missing_ = found.get("missing", "")
-            names = found["feature_names"]
-        except FileNotFoundError:
-            raise ValueError(f"there is no saved classifier in {folder}: {path.name} is missing.") from None
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} is not the description of a classifier ({error}); use another copy.") from error
+        put_back(Path(folder))  # where a fit was killed while it replaced this one
+        found, student = read_classifier(Path(folder))
+        new = cls()
+        new.classes_ = as_classes(found)
+        new.standardise_ = Prepare.from_description(found)
+        new.missing_ = found.get("missing", "")
         new.n_features_in_ = len(new.standardise_.impute.fill)
-        if names is not None:
-            new.feature_names_in_ = np.array(names, dtype=object)
-        new._keep(students.load(Path(folder) / "student"))
+        if found.get("feature_names") is not None:
+            new.feature_names_in_ = np.array(found["feature_names"], dtype=object)
+        new._keep(student)
         return new
+
+
+def _check_names(model: OnePassClassifier, names: Any) -> None:
+    """Refuse classes that are not different, and names that are not one for each column."""
+    classes = model.classes_
+    if classes.ndim != 1 or len({*classes.tolist()}) < max(2, len(classes)) or (np.sort(classes) != classes).any():
+        raise ValueError("classes must be different, and sorted")
+    if classes.dtype == object and not all(isinstance(each, str) for each in classes):
+        raise ValueError("classes must be texts")
+    num_columns = len(model.standardise_.impute.fill)
+    if names is not None and not (
+        isinstance(names, list) and len(names) == num_columns and all(isinstance(each, str) for each in names)
+    ):
+        raise ValueError("feature_names must be one text for each column")
+
+
+def _check_fits(model: OnePassClassifier, path: Path) -> None:
+    """Refuse a student of other rows or other classes than its description."""
+    row = model.standardise_.standardise.mean[None]
+    try:
+        with torch.no_grad():
+            found = model.student_(model.standardise_.standardise(row)).num_classes
+    except (ValueError, RuntimeError) as error:
+        raise ValueError(f"{path} does not fit the student beside it ({error}); use another copy.") from error
+    if found != len(model.classes_):
+        raise ValueError(
+            f"{path} names {len(model.classes_)} classes, and the student beside it predicts {found}; use another copy."
+        )
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """How the columns of a table become numbers: at the fit, and for new rows, whose surprises are noted row by row."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -7,10 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from opu.digests import Digest
+from opu.files import plain
 from opu.sklearn import columns as kinds
 from opu.sklearn.frames import unknown_column
 from opu.sklearn.missing import what_is_missing
 
+_CHECKSUM = "checksum"
 Texts = tuple[str | None, ...]
 
 
@@ -62,14 +66,20 @@ class Encoding:
                 )
             if kinds.is_number(column):
                 numbers.append(name)
+                if kinds.loses_digits(column):
+                    notes.append(
+                        f"column {name} holds whole numbers beyond 2^53, of which some become equal as floating-point "
+                        f"numbers; if it is an id, leave it out with --drop {name}, or pass it through with --id {name}."
+                    )
             else:
                 texts[name] = kinds.texts_of(column)
         if not numbers and not texts:
             raise ValueError("no column besides the target is left to predict from; every one is the same in all rows.")
         used = [*numbers, *texts]
-        if sentence := what_is_missing(frame[used].isna().sum().tolist(), len(frame), used, bool(texts)):
+        counts = frame[used].isna().sum().tolist()
+        if sentence := what_is_missing(counts, len(frame), used, bool(texts)):
             notes.append(sentence)
-        gaps = tuple(name for name in numbers if frame[name].isna().any())
+        gaps = tuple(name for name, count in zip(used, counts, strict=True) if count and name not in texts)
         return cls(target, tuple(numbers), texts, tuple(ids), tuple(drop), gaps), notes
 
     @property
@@ -97,60 +107,89 @@ class Encoding:
         """
         self.check_columns(frame)
         notes: list[list[str]] = [[] for _ in range(len(frame))]
+        known_gaps = set(self.missing)
         parts = []
         for name in self.numbers:
             values, odd = kinds.as_numbers(frame[name])
-            gaps = () if name in self.missing else np.flatnonzero(frame[name].isna().to_numpy())
+            gaps = () if name in known_gaps else np.flatnonzero(frame[name].isna().to_numpy())
             for row in gaps:
                 notes[row].append(f"{name} is missing")
             for row in odd:
-                notes[row].append(f"{name} is {str(frame[name].iloc[row])!r}, not a finite number")
+                notes[row].append(
+                    f"{name} is {str(frame[name].iloc[row])[:80]!r}, {kinds.why_odd(frame[name].iloc[row])}"
+                )
             parts.append(values[:, None])
         for name, known in self.texts.items():
             values = kinds.as_texts(frame[name])
             indicators = np.stack([values == text for text in known], 1).astype(np.float64)
             for row in np.flatnonzero(~indicators.any(1)):
-                notes[row].append(f"{name} is missing" if values[row] is None else f"{name} is {values[row]!r}, unseen")
+                value = values[row]
+                notes[row].append(f"{name} is missing" if value is None else f"{name} is {value[:80]!r}, unseen")
                 indicators[row] = np.nan
             parts.append(indicators)
         return np.concatenate(parts, 1), ["; ".join(each) for each in notes]
 
     def check_columns(self, frame: Any) -> None:
         """Refuse a table that lacks a column, or that holds texts only where numbers belong."""
-        given = list(frame.columns)
+        given = set(frame.columns)
         for name in (*self.numbers, *self.texts):
             if name not in given:
-                raise ValueError(unknown_column(name, given))
+                raise ValueError(unknown_column(name, list(frame.columns)))
         for name in self.numbers:
             kinds.refuse_texts_only(frame[name])
 
     def unused(self, frame: Any) -> list[str]:
         """Names of the columns of a table that the model does not use, besides those that the fit was told to leave out."""
-        known = (*self.numbers, *self.texts, *self.ids, *self.dropped, self.target)
+        known = {*self.numbers, *self.texts, *self.ids, *self.dropped, self.target}
         return [name for name in frame.columns if name not in known]
 
     def as_dict(self) -> dict[str, Any]:
-        """The encoding as values for a json file."""
-        return asdict(self)
+        """The encoding as values for a json file, with a checksum of them."""
+        values = plain(asdict(self))
+        return {**values, _CHECKSUM: _checksum(values)}
 
     @classmethod
     def from_dict(cls, found: dict[str, Any]) -> "Encoding":
-        """The encoding that :meth:`as_dict` described, today or before it knew ids and missing values."""
-        texts = {name: tuple(known) for name, known in found["texts"].items()}
-        later = {key: tuple(found.get(key, ())) for key in ("ids", "dropped", "missing")}
-        return cls(found["target"], tuple(found["numbers"]), texts, **later, num_columns=found.get("num_columns"))
+        """The encoding that :meth:`as_dict` described, today or before it knew ids, missing values and checksums."""
+        found = dict(found)
+        if _CHECKSUM in found and found.pop(_CHECKSUM) != _checksum(found):
+            raise ValueError("it is damaged, or was edited; fit the table again, or use another copy")
+        texts = {name: _texts(known, or_none=True) for name, known in found["texts"].items()}
+        later = {key: _texts(found.get(key, ())) for key in ("ids", "dropped", "missing")}
+        target, numbers, num_columns = found["target"], _texts(found["numbers"]), found.get("num_columns")
+        if not isinstance(target, str) or not (num_columns is None or type(num_columns) is int):
+            raise ValueError("the target must be a text, and the number of columns a whole number")
+        if set(numbers) & set(texts) or not {*numbers, *texts} - {target}:
+            raise ValueError("the columns of numbers and of texts must differ from each other and from the target")
+        return cls(target, numbers, texts, **later, num_columns=num_columns)
+
+
+def _checksum(values: dict[str, Any]) -> str:
+    """A checksum against damage and edits: columns in another order would be read as each other."""
+    digest = Digest()
+    digest.add_text("encoding", json.dumps(values, sort_keys=False))
+    return digest.text()
+
+
+def _texts(values: Any, *, or_none: bool = False) -> tuple[Any, ...]:
+    """Different texts out of a file."""
+    found = tuple(values) if isinstance(values, list | tuple) else (0,)
+    if not all(isinstance(each, str) or (or_none and each is None) for each in found) or len(set(found)) < len(found):
+        raise ValueError(f"names and categories must be different texts; got {str(values)[:40]}")
+    return found
 
 
 def _check_choice_of_columns(given: Sequence[str], target: str, drop: Sequence[str], ids: Sequence[str]) -> None:
-    if target not in given:
+    known, passed = set(given), set(ids)
+    if target not in known:
         raise ValueError(unknown_column(target, given, "the target"))
     for option, names in (("--drop", drop), ("--id", ids)):
         for name in names:
-            if name not in given:
+            if name not in known:
                 raise ValueError(unknown_column(name, given, f"{option}: column"))
             if name == target:
                 raise ValueError(f"{option} names the target {target}, which is needed; leave it out of {option}.")
-    both = [name for name in drop if name in ids]
+    both = [name for name in drop if name in passed]
     if both:
         raise ValueError(
             f"column {both[0]} is in --drop and in --id; an id is no feature anyway. Name it in one of them."

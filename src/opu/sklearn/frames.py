@@ -1,15 +1,20 @@
 """Tables in files: reading them, checking the names of their columns, and writing them."""
 
+from collections import Counter
 from collections.abc import Sequence
 from difflib import get_close_matches
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from opu.checks import first_line, optional
+from opu.checks import first_line, listed, optional
 from opu.files import write_atomically
 
 READ = (".csv", ".tsv", ".parquet")
+MOST_COLUMNS = 1_000_000
+# A table of numbers may take so much memory, or as many times its size in the file.
+LARGEST_INFLATED, LARGEST_RATIO = 2**30, 32
+_LONG, _MANY = 200, 20_000  # letters of a name, and names, that are compared with one that is not there
 
 
 def read_frame(
@@ -21,6 +26,9 @@ def read_frame(
     verbatim: Sequence[str] = (),
 ) -> Any:
     """A pandas frame from a CSV, TSV or Parquet file.
+
+    A CSV file of more than a million columns is refused, and a Parquet file whose numbers or texts would take more than
+    1 GiB and more than 32 times the file's size.
 
     Args:
         path: The file.
@@ -36,9 +44,13 @@ def read_frame(
         raise ValueError(f"{path} must end in .csv, .tsv or .parquet; got {path.suffix or 'no ending'}.")
     if kind == ".parquet" and separator is not None:
         raise ValueError(f"--sep is for CSV files; {path} needs none. Leave it out.")
+    sign = _separator(kind, separator)
+    (_check_parquet if kind == ".parquet" else _check_width)(path, sign)
     try:
-        frame, names = _read(path, kind, header, _separator(kind, separator), texts, verbatim)
-    except (ValueError, OSError) as error:  # pandas and pyarrow raise kinds of ValueError for broken files
+        frame, names = _read(path, kind, header, sign, texts, verbatim)
+    except ImportError:
+        raise
+    except Exception as error:  # pandas and pyarrow raise all kinds of errors for broken files
         raise ValueError(f"{path} could not be read as a table ({first_line(error)}).{_hint(path, kind)}") from error
     _check_names(path, names, header=header and kind != ".parquet")
     frame.columns = names
@@ -71,6 +83,50 @@ def check_output(path: Path, data: Path, overwrite: bool) -> None:
         raise ValueError(f"{path} exists already and was not changed; choose another --out, or add --overwrite.")
 
 
+def _check_width(path: Path, separator: str) -> None:
+    """Refuse a CSV file with so many columns that pandas, which keeps a kilobyte for each, would fill the memory."""
+    with path.open("rb") as file:  # any line may be the widest: pandas skips empty ones at the top
+        count = max((line.count(separator.encode()) + 1 for line in file if len(line) > MOST_COLUMNS), default=0)
+    if count > MOST_COLUMNS:
+        raise ValueError(f"{path} has about {count:,} columns; {MOST_COLUMNS:,} are the most that can be read.")
+
+
+def _check_parquet(path: Path, _separator: str) -> None:
+    """Refuse a Parquet file that asks for far more memory than it holds: constant columns take almost no place in it."""
+    parquet = optional("pyarrow.parquet", "a Parquet file", "tables")
+    try:
+        found = parquet.read_metadata(path)
+        stated = sum(found.row_group(number).total_byte_size for number in range(found.num_row_groups))
+    except Exception as error:
+        raise ValueError(f"{path} could not be read as a table ({first_line(error)}).") from error
+    size = path.stat().st_size
+    needed = max(8 * found.num_rows * found.num_columns, stated)
+    most = max(LARGEST_INFLATED, LARGEST_RATIO * size)
+    needed = needed if needed > most else max(needed, _size_of_texts(path, found.schema.to_arrow_schema()))
+    if needed > most:
+        raise ValueError(
+            f"{path} would take {needed / 1e6:.0f} MB of memory, from {size / 1e6:.1f} MB in the file; divide it into "
+            "several files with fewer rows."
+        )
+
+
+def _size_of_texts(path: Path, schema: Any) -> int:
+    """How much memory the texts of a Parquet file take: it may hold a long text once, and repeat it by its number."""
+    types, parquet = optional("pyarrow", "a Parquet file", "tables").types, optional("pyarrow.parquet", "", "tables")
+    compute = optional("pyarrow.compute", "a Parquet file", "tables")
+    of_texts = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    names = [each.name for each in schema if any(is_text(each.type) for is_text in of_texts)]
+    total = 0
+    try:
+        for name in dict.fromkeys(names):
+            for chunk in parquet.read_table(path, columns=[name], read_dictionary=[name]).column(0).chunks:
+                lengths = compute.binary_length(chunk.dictionary)
+                total += compute.sum(compute.take(lengths, chunk.indices)).as_py() or 0
+    except Exception as error:  # of any kind, for a broken file
+        raise ValueError(f"{path} could not be read as a table ({first_line(error)}).") from error
+    return total
+
+
 def _separator(kind: str, wanted: str | None) -> str:
     if wanted is None:
         return "\t" if kind == ".tsv" else ","
@@ -84,19 +140,19 @@ def _separator(kind: str, wanted: str | None) -> str:
 def _read(
     path: Path, kind: str, header: bool, separator: str, texts: Sequence[str], verbatim: Sequence[str]
 ) -> tuple[Any, list[str]]:
-    pd = require_pandas()
+    pd, wanted, kept = require_pandas(), set(texts), set(verbatim)
     if kind == ".parquet":
         frame = pd.read_parquet(path)
         return frame, [str(name) for name in frame.columns]
     # The names are read on their own, since pandas would rename those that occur twice.
     first = pd.read_csv(path, sep=separator, header=None, nrows=1, dtype=str, keep_default_na=False)
     names = [str(name) for name in first.iloc[0]] if header else [str(each + 1) for each in range(first.shape[1])]
-    as_texts = {place: str for place, name in enumerate(names) if name in texts}
+    as_texts = {place: str for place, name in enumerate(names) if name in wanted}
     layout = {"sep": separator, "header": 0 if header else None}
     frame = pd.read_csv(path, **layout, converters=as_texts, low_memory=False)
     if frame.shape[1] != len(names) or not isinstance(frame.index, pd.RangeIndex):
         raise ValueError(f"its first line has {len(names)} names and its rows have more values")
-    places = [place for place, name in enumerate(names) if name in verbatim]
+    places = [place for place, name in enumerate(names) if name in kept]
     if places:
         plain = pd.read_csv(
             path, **layout, usecols=places, dtype=str, keep_default_na=False, skip_blank_lines=len(names) > 1
@@ -116,7 +172,7 @@ def _hint(path: Path, kind: str) -> str:
 
 
 def _check_names(path: Path, names: list[str], *, header: bool) -> None:
-    doubled = sorted({name for name in names if names.count(name) > 1})
+    doubled = sorted(name for name, count in Counter(names).items() if count > 1)
     numbers = [name for name in names if _reads_as_number(name)]
     if header and len(numbers) > len(names) / 2:
         raise ValueError(
@@ -127,7 +183,7 @@ def _check_names(path: Path, names: list[str], *, header: bool) -> None:
         if len(names) == 1 and sign in names[0]:
             raise ValueError(f"{path} seems to be separated by {word}; add --sep {option}.")
     if doubled:
-        raise ValueError(f"column names must differ; {', '.join(map(repr, doubled))} occurs more than once.")
+        raise ValueError(f"column names must differ; {listed(list(map(repr, doubled)))} occurs more than once.")
     if "" in names:
         raise ValueError(
             f"column {names.index('') + 1} of {path} has no name; name it, or remove it if it only counts the rows."
@@ -144,10 +200,9 @@ def _reads_as_number(text: str) -> bool:
 
 def unknown_column(name: str, given: Sequence[str], what: str = "column") -> str:
     """One sentence on a column that the table does not have, with the nearest name that it has."""
-    near = get_close_matches(name, given, 1, 0.6)
+    near = get_close_matches(name[:_LONG], [each for each in given[:_MANY] if len(each) <= _LONG], 1, 0.6)
     guess = f" Did you mean {near[0]}?" if near else ""
-    shown = ", ".join(given[:12]) + (", ..." if len(given) > 12 else "")
-    return f"{what} {name} is not in the table, which has {shown or 'no other columns'}.{guess}"
+    return f"{what} {name} is not in the table, which has {listed(given) or 'no other columns'}.{guess}"
 
 
 def require_pandas() -> Any:

@@ -34,14 +34,20 @@ def what_is_missing(
 
 def text_column(X: Any) -> str | None:
     """One sentence on the first column of a data frame that does not hold numbers, or None."""
+    if getattr(getattr(X, "dtype", None), "names", None):
+        return (
+            "rows must be an array of numbers with one column for each feature; got a structured array. Convert it with "
+            "numpy.lib.recfunctions.structured_to_unstructured, or give a data frame."
+        )
     columns = getattr(X, "columns", None)
     if columns is None:
         return None
-    for name in columns:
+    for place, name in enumerate(columns):
+        column = X.iloc[:, place] if hasattr(X, "iloc") else X[name]  # names may occur twice in pandas
         try:
-            np.asarray(X[name], dtype=np.float64)
+            np.asarray(column, dtype=np.float64)
         except (ValueError, TypeError):
-            example = next((value for value in X[name] if isinstance(value, str)), X[name].iloc[0])
+            example = next((value for value in column if isinstance(value, str)), next(iter(column)))
             return (
                 f"column {name} holds {example!r}, and every column must hold numbers; encode it in a pipeline "
                 "(OneHotEncoder), drop it, or fit the file with `opu fit`, which encodes texts."

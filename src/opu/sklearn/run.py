@@ -1,6 +1,5 @@
 """`opu fit` and `opu predict`: from a table to a run folder with a classifier, and from that to predictions."""
 
-import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,17 +14,21 @@ from rich.console import Console
 from rich.progress import track
 
 from opu import measures, plotting
+from opu.checks import listed
 from opu.choices import CLASS_WEIGHTS, TABLE_TEACHERS, ClassWeight, TableTeacher, check_choice
 from opu.distillation.outcome import keep_evaluation
 from opu.environment import environment
-from opu.files import write_json
+from opu.files import read_json, write_json
 from opu.sklearn.classifier import NOVELTY, OnePassClassifier
 from opu.sklearn.columns import MOST_CATEGORIES
 from opu.sklearn.cost import SlowTeacher, check_size
 from opu.sklearn.cross_validation import LEVEL, cross_validate
 from opu.sklearn.encoding import Encoding
 from opu.sklearn.frames import check_output, read_frame, require_pandas, unknown_column, write_frame
-from opu.sklearn.run_folder import fresh_folder
+from opu.sklearn.run_folder import fresh_folder, put_back
+from opu.students.impute import Prepare
+from opu.students.standardise import OddColumn
+from opu.terminal import say
 
 ROWS_AT_ONCE = 8192
 UNBALANCED = 90.0  # percent of the rows in one class from which accuracy alone misleads
@@ -70,19 +73,24 @@ def fit_table(
     frame = read_frame(data, header=header, separator=separator, verbatim=ids)
     encoding, notes = Encoding.of(frame, target, drop=drop, ids=ids)
     x, labels = encoding.matrix(frame), _labels(frame[target])
+    _check_written(frame[target], data, header, separator)
+    notes += _odd_columns(x, encoding.features)
     _check_ids(ids, np.unique(labels))
     slow = check_size(teacher, len(x), x.shape[1], len(np.unique(labels)), fits=folds + 1)
     if out.resolve() in data.resolve().parents:
         raise ValueError(f"{data} lies in the output folder {out}, which would be replaced; choose another folder.")
     if not header:
         encoding = replace(encoding, num_columns=frame.shape[1])
+    if (interrupted := put_back(out)) is not None:
+        say(console, interrupted)
     with fresh_folder(out, overwrite=overwrite) as folder:
         for note in [*notes, *([slow] if slow else [])]:
-            _say(console, note)
+            say(console, note)
         make = partial(_classifier, teacher, class_weight)
         with warnings.catch_warnings(record=True) as noticed:
             warnings.simplefilter("always", UserWarning)
             warnings.simplefilter("ignore", SlowTeacher)  # said above, for all folds together
+            warnings.simplefilter("ignore", OddColumn)  # said above, by name
             checked = cross_validate(x, labels, make, folds, seed, console)
             model = make(seed).fit(x, labels)
         model.save(folder)
@@ -106,7 +114,7 @@ def fit_table(
             picture = folder / "calibration.png"
             plotting.draw_calibration(picture, checked["probabilities"], checked["truth"], checked["p_values"])
         else:
-            _say(console, advice)
+            say(console, advice)
         _keep_evaluation(folder, model, x, labels)
     return result
 
@@ -168,6 +176,11 @@ def predict_table(
     check_output(out, data, overwrite)
     model = OnePassClassifier.load(run)
     encoding = read_encoding(run / "encoding.json")
+    if len(encoding.features) != model.n_features_in_:
+        raise ValueError(
+            f"{run} is damaged: encoding.json describes {len(encoding.features)} features, and classifier.json "
+            f"{model.n_features_in_}; use another copy."
+        )
     passed = list(dict.fromkeys([*encoding.ids, *keep]))
     frame = read_frame(data, header=header, separator=separator, texts=list(encoding.texts), verbatim=passed)
     if encoding.num_columns is not None and frame.shape[1] != encoding.num_columns:
@@ -187,12 +200,12 @@ def predict_table(
     )
     parts = [_predictions(model, encoding, frame.iloc[start : start + ROWS_AT_ONCE], level) for start in shown]
     table = pd.concat(parts, ignore_index=True)
-    kept = frame[[name for name in passed if name in frame.columns]]
+    kept = frame[[name for name in passed if name in frame.columns]].astype(object)  # numbers of users keep all digits
     write_frame(out, pd.concat([kept.reset_index(drop=True), table], axis=1), separator)
     if count := int((table["note"] != "").sum()):
         example = table["note"][table["note"] != ""].iloc[0]
         rows = "row holds a value" if count == 1 else "rows hold values"
-        _say(
+        say(
             console,
             f"{count} {rows} unlike any in training (such as: {example}); predicted as if missing, and marked as novel "
             "with a note.",
@@ -202,7 +215,7 @@ def predict_table(
 
 def _predictions(model: OnePassClassifier, encoding: Encoding, frame: Any, level: float) -> Any:
     pd = require_pandas()
-    x, notes = encoding.rows(frame)
+    x, notes = _without_too_large(model, encoding, *encoding.rows(frame))
     probabilities, (low, high) = model.predict_proba(x), model.predict_interval(x, level)
     columns: dict[str, Any] = {"prediction": model.classes_[probabilities.argmax(-1)]}
     for k, name in enumerate(model.classes_):
@@ -216,20 +229,29 @@ def _predictions(model: OnePassClassifier, encoding: Encoding, frame: Any, level
     return pd.concat([pd.DataFrame(columns), measured, pd.DataFrame({"note": notes})], axis=1)
 
 
+def _without_too_large(
+    model: OnePassClassifier, encoding: Encoding, x: NDArray[np.float64], notes: list[str]
+) -> tuple[NDArray[np.float64], list[str]]:
+    """Values that are too large to be standardised as if missing, with a note."""
+    large = model.standardise_.too_large(torch.from_numpy(x)).numpy()
+    for row, column in np.argwhere(large):
+        notes[row] = "; ".join(
+            filter(None, [notes[row], f"{encoding.features[column]} is {x[row, column]:.3g}, too large"])
+        )
+    return np.where(large, np.nan, x), notes
+
+
 def _tell_of_columns(encoding: Encoding, frame: Any, passed: Sequence[str], console: Console) -> None:
-    unused = [name for name in encoding.unused(frame) if name not in passed]
+    kept = set(passed)
+    unused = [name for name in encoding.unused(frame) if name not in kept]
     if unused:
-        _say(
+        say(
             console,
-            f"not used, since the model was not fitted to them: {', '.join(unused)}. Pass them through with --keep.",
+            f"not used, since the model was not fitted to them: {listed(unused)}. Pass them through with --keep.",
         )
     absent = [name for name in passed if name not in frame.columns]
     if absent:
-        _say(console, f"not in this table, so not passed through: {', '.join(absent)}.")
-
-
-def _say(console: Console, sentence: str) -> None:
-    console.print(sentence, highlight=False, markup=False)  # texts from a file are no markup
+        say(console, f"not in this table, so not passed through: {listed(absent)}.")
 
 
 def _classifier(teacher: TableTeacher, class_weight: ClassWeight, seed: int) -> OnePassClassifier:
@@ -257,6 +279,27 @@ def _check_ids(names: Sequence[str], classes: Any, option: str = "--id") -> None
             raise ValueError(f"{option} {name} has the name of a column of the predictions; rename it.")
 
 
+def _odd_columns(x: NDArray[np.float64], names: list[str]) -> list[str]:
+    """A sentence on each column whose values cannot be told apart once it is standardised."""
+    with warnings.catch_warnings(record=True) as noticed:
+        warnings.simplefilter("always", OddColumn)
+        Prepare.fit(x, names)
+    return [str(each.message) for each in noticed if each.category is OddColumn]
+
+
+def _check_written(target: Any, data: Path, header: bool, separator: str | None) -> None:
+    """Refuse classes that are written differently but are one number, such as 01 and 1."""
+    if data.suffix.lower() == ".parquet" or target.dtype.kind not in "iuf":
+        return
+    written = read_frame(data, header=header, separator=separator, verbatim=[target.name])[target.name].str.strip()
+    for number, texts in written.groupby(target.to_numpy()).unique().items():
+        if len(texts) > 1:
+            raise ValueError(
+                f"the target {target.name} holds {texts[0]!r} and {texts[1]!r}, which are the same number, {number}; write "
+                "them alike if they are one class, and as texts, such as c01 and c1, if they are two."
+            )
+
+
 def _labels(column: Any) -> NDArray[Any]:
     count = column.nunique()
     if count < 2:
@@ -282,6 +325,6 @@ def _labels(column: Any) -> NDArray[Any]:
 def read_encoding(path: Path) -> Encoding:
     """The encoding that `opu fit` wrote."""
     try:
-        return Encoding.from_dict(json.loads(path.read_text()))
+        return Encoding.from_dict(read_json(path))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path.parent} is not a run of `opu fit`: {path.name} cannot be read ({error}).") from error

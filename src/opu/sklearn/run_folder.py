@@ -2,12 +2,16 @@
 
 import contextlib
 import os
+import re
+import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+from opu.distillation.locking import alone_at
 from opu.distillation.run_folder import make_folder
+from opu.files import is_alive
 
 MARKS = ("classifier.json", "encoding.json")  # a folder with these is a run of `opu fit`
 # What `opu fit`, `opu fidelity` and `opu export` leave there, and what is in the student's own folder.
@@ -29,55 +33,149 @@ OURS = frozenset(
 def fresh_folder(out: Path, *, overwrite: bool) -> Iterator[Path]:
     """An empty folder to write a run into, which is at ``out`` when the block ends well, and gone if it does not.
 
+    It is for one process: a second fit into the same place is refused before it begins.
+
     Args:
         out: Where the run should be. A folder that holds something is refused, unless it may be overwritten.
         overwrite: Whether a run of `opu fit` is replaced; it stays as it is until the block has ended well.
     """
     out = out.resolve()
-    made = not out.exists()
-    replaced = overwrite and out.is_dir() and any(out.iterdir())
-    if replaced:
-        _check_run(out)
-    elif out.is_dir() and all((out / mark).exists() for mark in MARKS):
-        raise ValueError(f"the output folder {out} holds a run; choose another folder, or replace it with --overwrite.")
-    else:
-        make_folder(out)
-    work = out.with_name(f".{out.name}.{os.getpid()}.part")
-    make_folder(work)
+    with _alone_beside(out) as locked:
+        _put_back(out)
+        made = not out.exists()
+        replaced = overwrite and out.is_dir() and any(out.iterdir())
+        if replaced:
+            _check_run(out)
+        elif out.is_dir() and _is_run(out):
+            raise ValueError(
+                f"the output folder {out} holds a run; choose another folder, or replace it with --overwrite."
+            )
+        else:
+            make_folder(out)
+        if locked:
+            _remove_parts(out)
+        work = out.with_name(f".{out.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+        make_folder(work)
+        try:
+            yield work
+        except BaseException:
+            shutil.rmtree(work, ignore_errors=True)
+            if made and out.is_dir():
+                with contextlib.suppress(OSError):  # unless something was put there
+                    out.rmdir()
+            raise
+        _put(work, out, replaced=replaced)
+
+
+def _alone_beside(out: Path) -> AbstractContextManager[bool]:
+    """The lock of a place for a run: beside it, since the run itself is moved there; whether there is one."""
     try:
-        yield work
-    except BaseException:
-        shutil.rmtree(work, ignore_errors=True)
-        if made and out.is_dir():
-            with contextlib.suppress(OSError):  # unless something was put there
-                out.rmdir()
-        raise
-    _put(work, out, replaced=replaced)
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"the output folder {out} cannot be made: {error.strerror}. Choose another path.") from error
+    return alone_at(out.with_name(f".{out.name}.lock"), out)
 
 
 def _put(work: Path, out: Path, *, replaced: bool) -> None:
     """Put a finished run into its place, if that is still as it was; otherwise nothing is lost."""
-    old = out.with_name(f".{out.name}.{os.getpid()}.old")
+    old = work.with_suffix(".old")
     try:
         if replaced:
             _check_run(out)
             out.rename(old)
-        else:
+        elif os.name == "nt":  # elsewhere an empty folder is replaced in one step
             out.rmdir()
+        work.rename(out)
     except (OSError, ValueError) as error:
+        # Names that no later fit removes.
+        kept = work.rename(work.with_suffix(".kept"))
+        before = f", and the old one in {old.rename(f'{old}.kept')}" if old.exists() else ""
         raise ValueError(
-            f"something was put into {out} while the fit ran, so it was left alone; the new run is in {work}. Move it to "
-            "where you want it."
+            f"something was put into {out} while the fit ran, so it was left alone; the new run is in {kept}{before}. Move "
+            "it to where you want it."
         ) from error
-    work.rename(out)
     shutil.rmtree(old, ignore_errors=True)
 
 
+def put_back(out: Path) -> str | None:
+    """Put a run into its place where a fit was killed while it replaced another; what was done, in one sentence.
+
+    The new run is whole at that moment, so it is the one. Where a fit was killed just after that, the run before is removed.
+    While a fit holds the place nothing is done, and it is an error if the place is empty.
+
+    Args:
+        out: Where the run should be.
+    """
+    out = out.resolve()
+    if not _beside(out, "old"):
+        return None
+    try:
+        with _alone_beside(out):
+            return _put_back(out)
+    except ValueError:
+        if _is_run(out):
+            return None
+        raise
+
+
+def _put_back(out: Path) -> str | None:
+    for old, process in _beside(out, "old"):
+        if _runs(process):
+            raise ValueError(
+                f"{out} is being replaced by a fit (process {process}); try again when it has ended. If that is no fit, move "
+                f"{old} to where you want it: it is the run before."
+            )
+        if _is_run(out):
+            shutil.rmtree(old, ignore_errors=True)
+            continue
+        new = old.with_suffix(".part")
+        kept = new if _is_run(new) else old
+        if not _is_run(kept) or out.is_file() or (out.is_dir() and any(out.iterdir())):
+            continue
+        with contextlib.suppress(OSError):
+            out.rmdir()
+        kept.rename(out)
+        shutil.rmtree(old, ignore_errors=True)
+        which = "the run before is back" if kept is old else "the new run was whole, and is there now"
+        return f"A fit was interrupted while it replaced {out}; {which}."
+    return None
+
+
+def _remove_parts(out: Path) -> None:
+    """Remove what killed fits left beside ``out``; while an old run stands there, a part may be the only whole copy."""
+    if not _beside(out, "old"):
+        for part, process in _beside(out, "part"):
+            if not _runs(process):
+                shutil.rmtree(part, ignore_errors=True)
+
+
+def _beside(out: Path, kind: str) -> list[tuple[Path, int | None]]:
+    """Folders that fits left beside ``out``, and the process of those that have no token: version 0.2 locked nothing."""
+    name = re.compile(rf"\.{re.escape(out.name)}\.(?:[0-9]+-[0-9a-f]{{8}}|([0-9]+))\.{kind}")
+    found = sorted(out.parent.iterdir()) if out.parent.is_dir() else []
+    matches = [(path, name.fullmatch(path.name)) for path in found]
+    return [(path, int(match[1]) if match[1] else None) for path, match in matches if match is not None]
+
+
+def _runs(process: int | None) -> bool:
+    """Whether a process of version 0.2 may still write here; this one is not of that version, nor are those that lock."""
+    return process is not None and os.name != "nt" and process != os.getpid() and is_alive(process)
+
+
+def _is_run(folder: Path) -> bool:
+    return all((folder / mark).exists() for mark in MARKS)
+
+
+def _is_ours(path: Path, out: Path) -> bool:
+    """Whether this is of a name that we write, and a folder where we write one: a user's own files may lie in others."""
+    return path.name in OURS and path.is_dir() == (path == out / "student")
+
+
 def _check_run(out: Path) -> None:
-    if not all((out / mark).exists() for mark in MARKS):
+    if not _is_run(out):
         raise ValueError(f"{out} is not a run of `opu fit`, so it is not overwritten; choose another folder.")
     inside = [*out.iterdir(), *(out / "student").glob("*")]
-    others = sorted(str(path.relative_to(out)) for path in inside if path.name not in OURS)
+    others = sorted(str(path.relative_to(out)) for path in inside if not _is_ours(path, out))
     if others:
         raise ValueError(
             f"{out} also holds {others[0]}, which `opu fit` did not write; move it elsewhere, or choose another folder."

@@ -3,7 +3,8 @@
 import hashlib
 
 import pytest
-from misbehaving_server import CONTENT, Server
+
+from tests.reproduction.data.misbehaving_server import CONTENT, Server
 
 
 @pytest.fixture

@@ -1,9 +1,9 @@
 """What the tests of files share: a file, a hasty retry policy, and what must hold after a fetch."""
 
 import pytest
-from misbehaving_server import CONTENT
 
 from reproduction.data import RetryPolicy, fetch
+from tests.reproduction.data.misbehaving_server import CONTENT
 
 HALF = len(CONTENT) // 2
 HASTY = RetryPolicy(wait=0.01)

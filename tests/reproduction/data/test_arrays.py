@@ -5,9 +5,9 @@ import sys
 
 import numpy as np
 import pytest
-from made_up import idx, png, semeion_row, write, zipped
 
 from reproduction.data.arrays import read_idx, read_numbers, read_omniglot, read_semeion
+from tests.reproduction.data.made_up import idx, png, semeion_row, write, zipped
 
 VALUES = np.arange(2 * 3 * 4).reshape(2, 3, 4)
 

@@ -5,7 +5,6 @@ import gzip
 import numpy as np
 import pytest
 import torch
-from made_up import need, png, semeion_row, write, write_pair, zipped
 
 from reproduction.data import DATASETS, DataFile, data_file, images, locate
 from reproduction.data.arrays import read_idx
@@ -21,6 +20,7 @@ from reproduction.data.images import (
     shifted,
 )
 from reproduction.data.local import checksum
+from tests.reproduction.data.made_up import need, png, semeion_row, write, write_pair, zipped
 
 BALANCED = "emnist/emnist-balanced-{}-images-idx3-ubyte.gz"
 BYMERGE = "emnist/emnist-bymerge-test-images-idx3-ubyte.gz"

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from made_up import need, write
 
 from reproduction.data.tables import pima, spambase
+from tests.reproduction.data.made_up import need, write
 
 PIMA, SPAMBASE = "pima/pima-indians-diabetes.data.csv", "spambase/spambase.data"
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_checks import (
+
+from reproduction.data import RetryPolicy, Source, fetch, verify
+from tests.reproduction.data.data_checks import (
     CONTENT,
     HALF,
     HASTY,
@@ -18,9 +20,7 @@ from data_checks import (
     leftovers,
     put,
 )
-from misbehaving_server import cut, hold, serve, silent, status, whole, wrong_range
-
-from reproduction.data import RetryPolicy, Source, fetch, verify
+from tests.reproduction.data.misbehaving_server import cut, hold, serve, silent, status, whole, wrong_range
 
 
 def test_a_file_is_fetched_once(server, toy, folder):

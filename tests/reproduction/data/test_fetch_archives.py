@@ -5,10 +5,10 @@ import io
 import zipfile
 
 import pytest
-from data_checks import HASTY
-from misbehaving_server import cut, serve
 
 from reproduction.data import Source, fetch, fetch_all
+from tests.reproduction.data.data_checks import HASTY
+from tests.reproduction.data.misbehaving_server import cut, serve
 
 FILES = {"a.txt": b"first" * 1000, "b.txt": b"second" * 1000}
 

@@ -9,10 +9,17 @@ import time
 import zlib
 
 import pytest
-from data_checks import CONTENT, HALF, HASTY, assert_here_and_nothing_else, assert_nothing, fails
-from misbehaving_server import cut, hold, serve
 
 from reproduction.data import RetryPolicy, fetch
+from tests.reproduction.data.data_checks import (
+    CONTENT,
+    HALF,
+    HASTY,
+    assert_here_and_nothing_else,
+    assert_nothing,
+    fails,
+)
+from tests.reproduction.data.misbehaving_server import cut, hold, serve
 
 
 def part_of(folder, url):

@@ -5,10 +5,10 @@ import os
 from pathlib import Path
 
 import pytest
-from data_checks import put
 
 from reproduction.data import DATASETS, DataFile, Dataset, dataset, find, locate, places, verify
 from reproduction.data.local import checksum, folder_to_fetch_into
+from tests.reproduction.data.data_checks import put
 
 FILE = dataset("pima").files[0]
 

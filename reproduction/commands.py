@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+from rich.console import Console
+
 from opu.files import write_atomically
+from opu.terminal import say
 
 
 def reproduce(table: str, out: Path, seeds: list[int], rows: list[str], device: str, quick: bool) -> None:
@@ -43,14 +46,43 @@ def compare(out: Path, seeds: list[int], rows: list[str], device: str, quick: bo
     show(run_comparison(out, seeds=seeds, rows=rows, device=device, quick=quick))
 
 
-def tables(documents: list[Path], results: Path) -> None:
+def tables(documents: list[Path], results: Path, console: Console | None = None) -> None:
     """Render the tables of Markdown documents from result files.
 
-    Args:
-        documents: Files with markers such as ``<!-- table: demo -->``.
-        results: Folder of result files.
-    """
-    from reproduction.rendering import render
+    All documents are rendered before the first is written, and one that does not change is not written. Links stay links.
 
-    for document in documents:
-        write_atomically(document, render(document.read_text(), results).encode())
+    Args:
+        documents: Files that end in ``.md``, with markers such as ``<!-- table: demo -->``; one without any is left alone.
+        results: Folder of result files.
+        console: Where to name those without markers.
+    """
+    from reproduction.rendering import has_markers, render
+
+    texts = {document: _read(document) for document in dict.fromkeys(documents)}
+    marked = {document: text for document, text in texts.items() if has_markers(text)}
+    without = ", ".join(str(document) for document in texts if document not in marked)
+    if not marked:
+        raise ValueError(f"{without} holds no table marker, such as <!-- table: demo -->; nothing was written.")
+    rendered = {document: render(text, results, str(document)) for document, text in marked.items()}
+    for document, text in rendered.items():
+        if text != marked[document]:
+            real = document.resolve()
+            mode = real.stat().st_mode
+            write_atomically(real, text.encode())
+            real.chmod(mode)
+    if without:
+        say(console or Console(), f"Left alone, since they hold no table marker: {without}.")
+
+
+def _read(document: Path) -> str:
+    if document.suffix != ".md":
+        raise ValueError(f"a document is a Markdown file, whose name must end in .md; got {document.name}.")
+    if not document.is_file():
+        raise ValueError(f"there is no file {document}; give a Markdown document.")
+    try:
+        text = document.read_bytes().decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise ValueError(f"{document} is not text in UTF-8, so it is no document; nothing was written.")
+    return text

@@ -18,6 +18,7 @@ from opu.evaluation.compare import assess, trivial_detection
 from opu.files import rounded, write_json
 from opu.objectives import default
 from opu.prediction import Prediction, as_arrays
+from opu.terminal import say
 from opu.timing import median_seconds
 from reproduction.comparison.methods import METHODS, Fitted, Method
 from reproduction.paper.domains import Domain, mnist, with_photographs
@@ -77,7 +78,7 @@ def _one_seed(
         began = time.perf_counter()
         scores = {"error_score": method.error_score, "ood_score": method.ood_score}
         write_json(path, {**_evaluate(method, models), "name": method.name, **scores})
-        console.print(f"seed {seed}, {number} of {len(methods)}: {method.name} ({time.perf_counter() - began:.0f} s)")
+        say(console, f"seed {seed}, {number} of {len(methods)}: {method.name} ({time.perf_counter() - began:.0f} s)")
     paths = [folder / f"{slug(method.name)}.json" for method in METHODS]
     record = {
         "seed": seed,

@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from opu.tables import print_table
+from opu.terminal import say
 from reproduction.cells import mean_and_deviation, notation, number_of
 from reproduction.paper.summary import NAMES
 
@@ -65,4 +66,4 @@ def show(records: list[Record], console: Console | None = None) -> None:
         ("AUROC: errors by P (by N for our students), OOD sets by the score in the name", found, lines),
     ):
         print_table(console, [header[p] for p in places], [[line[p] for p in places] for line in shown], title=title)
-    console.print(f"{number_of(len(records), 'seed')}. {notation('E, P, MI, C, N')}", highlight=False)
+    say(console, f"{number_of(len(records), 'seed')}. {notation('E, P, MI, C, N')}")

@@ -3,6 +3,7 @@
 from rich.console import Console
 
 from opu.tables import print_table
+from opu.terminal import printable, say
 from reproduction.data import DATASETS, Dataset, dataset, fetch_all, locate, places, verify
 
 
@@ -10,13 +11,13 @@ def show_datasets(console: Console) -> None:
     """Print the datasets, and which of their files are here."""
     rows = [[each.name, each.description, *_here_and_size(each), each.licence] for each in DATASETS.values()]
     print_table(console, ("name", "what", "here", "size", "licence"), rows)
-    console.print(f"Files are looked for in {' and '.join(map(str, places()))}.", soft_wrap=True, highlight=False)
+    say(console, f"Files are looked for in {' and '.join(map(str, places()))}.", soft_wrap=True)
 
 
 def fetch_datasets(names: list[str], force: bool) -> None:
     """Download the missing files of datasets, and print the paths of all their files."""
     for path in fetch_all(names, force=force):
-        print(path)
+        print(printable(str(path)))
 
 
 def verify_datasets(names: list[str]) -> None:
@@ -31,7 +32,7 @@ def verify_datasets(names: list[str]) -> None:
             state = "damaged" if path else "not here"
             if path or names:
                 errors.append(str(error))
-        print(f"{state:9}{path or file.path}")
+        print(printable(f"{state:9}{path or file.path}"))
     if errors:
         others = len(errors) - 1  # the lines above name them; one sentence says what to do
         raise ValueError(errors[0] + (f" The same goes for {others} more of the files above." if others else ""))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from opu._version import __version__
+from opu.terminal import printable
 
 Report = Callable[[int, int | None], None]  # bytes so far, bytes in all
 
@@ -121,7 +122,7 @@ def progress_bar(label: str) -> Iterator[Report]:
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(label, total=None)
+        task = bar.add_task(printable(label), total=None)
         yield lambda here, total: bar.update(task, completed=here, total=total)

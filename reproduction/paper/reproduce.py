@@ -23,6 +23,7 @@ from opu.evaluation.compare import TEACHER_MEASURES, assess, trivial_detection
 from opu.files import plain, write_json
 from opu.prediction import Prediction, predict_student
 from opu.teachers import LangevinSettings, Teacher
+from opu.terminal import say
 from reproduction.paper import times
 from reproduction.paper.domains import DOMAINS, Domain, held_out_classes, with_photographs
 from reproduction.paper.histograms import count_scores
@@ -90,9 +91,10 @@ def reproduce(
     whole = table.removesuffix(HELD_OUT).removesuffix(ROBUST_TABLE)
     domain = with_photographs(DOMAINS[whole]()) if table.endswith(ROBUST_TABLE) else DOMAINS[whole]()
     if domain.name == "emnist-bymerge47":
-        console.print(
+        say(
+            console,
             "EMNIST Balanced, on which the paper's numbers are, is not here: this runs on emnist-bymerge47, a fixed split of "
-            "ByMerge's test part with the same classes. `opu data fetch emnist-balanced` gets the other."
+            "ByMerge's test part with the same classes. `opu data fetch emnist-balanced` gets the other.",
         )
     scale = (QUICK if quick else FULL)[whole]
     if quick:
@@ -138,11 +140,11 @@ def _one_seed(
         try:
             result = _run_row(row, models, counted=table.endswith(ROBUST_TABLE))
         except Diverged as error:
-            console.print(f"seed {seed}, row {number} of {len(rows)}: {row.name} has no result: {error}")
+            say(console, f"seed {seed}, row {number} of {len(rows)}: {row.name} has no result: {error}")
             continue
         result |= {"seconds": round(time.perf_counter() - began, 1), "commit": environment()["commit"]}
         write_json(path, result)
-        console.print(f"seed {seed}, row {number} of {len(rows)}: {row.name} ({result['seconds']:.0f} s)")
+        say(console, f"seed {seed}, row {number} of {len(rows)}: {row.name} ({result['seconds']:.0f} s)")
     record = {
         "table": table,
         "domain": domain.name,

@@ -8,6 +8,7 @@ from rich.console import Console
 from opu.evaluation.compare import TEACHER_MEASURES
 from opu.measures import SYMBOLS, named
 from opu.tables import print_table
+from opu.terminal import say
 from reproduction.cells import mean_and_deviation, notation, number_of
 from reproduction.paper import numbers
 from reproduction.paper.rows import ROBUST_TABLE, TABLES
@@ -42,8 +43,8 @@ def show(records: list[Record], times: Record, console: Console | None = None) -
     for title, (header, lines) in shown.items():
         print_table(console, header, lines, title=title)
     domains = ", ".join(dict.fromkeys(record["domain"] for record in records))
-    console.print(f"Domain {domains}, {records[0]['scale']['name']} scale, {number_of(len(records), 'seed')}.")
-    console.print(notation("E, P, MI, D, C, N"), highlight=False)
+    say(console, f"Domain {domains}, {records[0]['scale']['name']} scale, {number_of(len(records), 'seed')}.")
+    say(console, notation("E, P, MI, D, C, N"))
 
 
 def beside_the_paper(records: list[Record], times: Record) -> tuple[list[str], list[list[str]]]:

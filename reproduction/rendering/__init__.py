@@ -11,24 +11,53 @@ from reproduction.cells import notation
 from reproduction.rendering import bench, experiments, recipes, studies
 
 TABLES: dict[str, Callable[[Path], str]] = {**experiments.TABLES, **recipes.TABLES, **studies.TABLES, **bench.TABLES}
-_BLOCK = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_MARKER = re.compile(r"^<!-- (?:table: (?P<table>.*?)|end) -->[ \t]*\r?$", re.MULTILINE)
 
 
-def render(text: str, results: Path) -> str:
-    """A document with all its tables rendered from result files.
+def has_markers(text: str) -> bool:
+    """Whether a document asks for tables."""
+    return _MARKER.search(text) is not None
+
+
+def render(text: str, results: Path, document: str = "a document") -> str:
+    """A document with all its tables rendered from result files, and with its own kind of line ends.
 
     Args:
-        text: The document.
+        text: The document. Each marker has a line of its own, and every table has an end.
         results: Folder of result files.
+        document: Its name, for messages.
     """
-
-    def fill(block: re.Match[str]) -> str:
-        name = block[2]
+    end_of_line = "\r\n" if "\r\n" in text else "\n"
+    parts, kept = [], 0
+    for begin, end in _pairs(text, document):
+        name = begin["table"]
         if name not in TABLES:
-            raise ValueError(f"a document asks for the table {name!r}; those that exist are {', '.join(TABLES)}.")
-        return f"{block[1]}{_with_notation(TABLES[name](results))}\n{block[3]}"
+            raise ValueError(f"{document} asks for the table {name!r}; those that exist are {', '.join(TABLES)}.")
+        table = f"\n{_with_notation(TABLES[name](results))}\n".replace("\n", end_of_line)
+        parts += [text[kept : begin.end()].removesuffix("\r"), table]
+        kept = end.start()
+    return "".join([*parts, text[kept:]])
 
-    return _BLOCK.sub(fill, text)
+
+def _pairs(text: str, document: str) -> list[tuple[re.Match[str], re.Match[str]]]:
+    """Where each table begins and ends."""
+    found: list[tuple[re.Match[str], re.Match[str]]] = []
+    begin = None
+    for marker in _MARKER.finditer(text):
+        if marker["table"] is not None:
+            if begin is not None:
+                break
+            begin = marker
+        elif begin is None:
+            line = text.count("\n", 0, marker.start()) + 1
+            raise ValueError(f"the <!-- end --> in line {line} closes no table in {document}; remove it.")
+        else:
+            found, begin = [*found, (begin, marker)], None
+    if begin is not None:
+        raise ValueError(
+            f"the table {begin['table']!r} in {document} has no <!-- end --> of its own; add it on a line below the table."
+        )
+    return found
 
 
 def _with_notation(table: str) -> str:

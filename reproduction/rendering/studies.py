@@ -215,6 +215,24 @@ def _beyond_noise(found: list[Record], key: str, sign: int) -> int:
     return sum(sign * each["less_last"][key] > 2 * each["standard_error"][key] for each in found)
 
 
+def reliability(results: Path) -> str:
+    """How often each attack broke what is promised, in the version before the promises were made and now."""
+    command = "python -m reproduction.studies.reliability, beside the sources of an older version"
+    before = read_one(results, "study-reliability-before.json", command)
+    now = _study(results, "reliability")
+    broken = {each["promise"]: each for each in before["outcomes"]}
+    lines = [
+        [each["promise"], str(each["cases"]), _broken(broken[each["promise"]]), _broken(each)]
+        for each in now["outcomes"]
+    ]
+    commits = [each["environment"]["commit"][:7] for each in (before, now)]
+    return markdown_table(["what should hold", "cases", *(f"broken in {commit}" for commit in commits)], lines)
+
+
+def _broken(outcome: Record) -> str:
+    return str(outcome["broken"]) if outcome["broken"] == 0 else f"**{outcome['broken']}**"
+
+
 TABLES: dict[str, Callable[[Path], str]] = {
     "mnist-small": mnist_small,
     "novelty-shares": novelty_shares,
@@ -229,4 +247,5 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "tabular-novelty": tabular_novelty,
     "batch-norm": batch_norm,
     "selection": selection,
+    "reliability": reliability,
 }

@@ -101,8 +101,8 @@ def main() -> None:
     whole = domains.mnist()
     domain = whole.small(NUM_TRAINED, 1000, 300)
     student = distilled(domain)
-    predicted = predict_all(student, whole.x[NUM_TRAINED:])
-    ood = {name: predict_all(student, x) for name, x in ood_sets(domain.test, seed=0).items()}
+    predicted = predict_all(student, [whole.x[NUM_TRAINED:]])
+    ood = {name: predict_all(student, [x]) for name, x in ood_sets(domain.test, seed=0).items()}
     fresh, pool = predicted[:NUM_FRESH], predicted[NUM_FRESH:]
     runs = [calibrated_on(size, fresh, pool, ood) for size in SIZES]
     write_json(options.out, {"draws": NUM_DRAWS, "fresh": NUM_FRESH, "runs": runs, "environment": environment()})

@@ -22,8 +22,8 @@ from opu.evaluation import metrics
 from opu.evaluation.compare import TEACHER_MEASURES
 from opu.files import write_json
 from opu.measures import named
-from opu.novelty import negative_log_p
 from opu.prediction import Scores, predict_student, predict_teacher
+from opu.ranks import negative_log_p
 from reproduction.studies.options import study_options
 
 EVALUATED_CLASS = 9

@@ -18,8 +18,8 @@ from opu.environment import environment
 from opu.evaluation import metrics
 from opu.evaluation.compare import TEACHER_MEASURES
 from opu.files import write_json
-from opu.novelty import negative_log_p
 from opu.prediction import predict_teacher
+from opu.ranks import negative_log_p
 from opu.teachers import GibbsSettings, SGPMCSettings, Teacher, polya_gamma, sgpmc
 from reproduction.data.tables import Table
 from reproduction.studies.options import study_options

@@ -21,6 +21,7 @@ from opu.distillation.run_folder import make_folder
 from opu.environment import environment
 from opu.evaluation.compare import trivial_detection
 from opu.files import plain, rounded, write_json
+from opu.terminal import say
 from reproduction.tabular import models
 from reproduction.tabular.setups import SETUPS, Prepared, Setup, prepare
 from reproduction.tabular.students import plans
@@ -61,7 +62,7 @@ def reproduce_tabular(
     # Long ones first, so that no core waits at the end.
     todo.sort(key=lambda each: each[0].data != "spambase")
     for number, (setup, seed, seconds) in enumerate(_all(table, todo, folder, where), 1):
-        console.print(f"{number} of {len(todo)}: {setup.name}, seed {seed} ({seconds:.0f} s)")
+        say(console, f"{number} of {len(todo)}: {setup.name}, seed {seed} ({seconds:.0f} s)")
     return [_record(table, folder, seed, out) for seed in dict.fromkeys(seeds)]
 
 

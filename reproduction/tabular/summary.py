@@ -8,6 +8,7 @@ from rich.console import Console
 from opu.evaluation.compare import TEACHER_MEASURES
 from opu.measures import SYMBOLS, named
 from opu.tables import print_table
+from opu.terminal import say
 from reproduction.cells import mean_and_deviation, notation, number_of
 from reproduction.tabular.setups import SETUPS
 
@@ -113,13 +114,13 @@ def show(records: list[Record], console: Console | None = None) -> None:
     for title, (header, lines) in zip(titles, (beside_the_paper(records), detection(records)), strict=True):
         if lines:
             print_table(console, header, lines, title=title)
-    console.print(f"{number_of(len(records), 'seed')}. {notation('E, P, MI, C, N')}", highlight=False)
+    say(console, f"{number_of(len(records), 'seed')}. {notation('E, P, MI, C, N')}")
     for name in dict.fromkeys(name for record in records for name in record["parts"]):
         parts = [record["parts"][name] for record in records if name in record["parts"]]
         noticed = [part["warnings"][0] for part in parts if part["warnings"]]
         if noticed:
             text = f"Noticed in {name}, {len(noticed)} of {len(parts)} seeds, such as: {noticed[0]}"
-            console.print(text, highlight=False, markup=False)
+            say(console, text)
 
 
 def _parts(records: list[Record], preset: str) -> list[tuple[str, list[Record]]]:

@@ -51,6 +51,25 @@ def test_on_fresh_inputs_the_budget_is_kept_on_average(budget):
     assert expected <= budget
 
 
+@pytest.mark.parametrize("score", ["least_confidence", "predictive_entropy", "negative_log_precision", "novelty"])
+def test_the_budget_is_kept_where_rows_tie_in_any_batch_and_type(score):
+    for seed in range(8):
+        torch.manual_seed(seed)
+        student = opu.students.mlp(2, 2, (32, 32)).eval()
+        with torch.no_grad():
+            for weight in student.parameters():
+                weight.mul_(3)
+        rows, fresh = torch.randint(2, (2, 400, 2)).float()
+        if score == "novelty":
+            opu.calibrate(student, torch.randint(2, (200, 2)).float())
+        members = opu.teachers.Ensemble([nn.Linear(2, 2), nn.Linear(2, 2)])
+        cascade = Cascade(student, members, 0.05, score=score, num_particles=2).calibrate(rows)
+        one_by_one = np.mean([cascade(row[None]).by_teacher[0] for row in fresh[:60]])
+        together = cascade(fresh).fraction
+        student.double()
+        assert max(one_by_one, together, cascade(fresh).fraction) <= 0.06
+
+
 def test_a_budget_of_nothing_asks_nothing_and_one_of_all_asks_everything():
     x = torch.linspace(0, 4, 50).unsqueeze(1)
     assert not Cascade(Known(), teacher, 0).calibrate(x)(x).by_teacher.any()

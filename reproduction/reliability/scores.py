@@ -106,8 +106,8 @@ def prepared() -> list[Outcome]:
         for number, row in enumerate(rows):
             row[number % 12] = (torch.nan, torch.inf, -torch.inf)[number % 3]
         with tempfile.TemporaryDirectory() as folder:
-            session = _session(write(student, Path(folder) / "s.onnx", x[:8], prepare=prepare).path)
-        p = _run(session, rows)["novelty_p_value"]
+            runtime = session(write(student, Path(folder) / "s.onnx", x[:8], prepare=prepare).path)
+        p = _run(runtime, rows)["novelty_p_value"]
         cases, broken = cases + len(p), broken + int((~(p < 0.01)).sum())
     return [Outcome("inputs that are not finite are novel behind a preparation, ONNX", cases, broken)]
 
@@ -135,7 +135,7 @@ def offsets() -> list[Outcome]:
         expected = student.predict(prepare(raw[400:])).probabilities.argmax(1)
         with tempfile.TemporaryDirectory() as folder:
             path = write(student, Path(folder) / "s.onnx", raw[:64], prepare=prepare).path
-            found = _run(_session(path), raw[400:])["probabilities"].argmax(1)
+            found = _run(session(path), raw[400:])["probabilities"].argmax(1)
         cases, broken = cases + len(found), broken + int((found != expected).sum())
     return [Outcome("classes of rows with large offsets are the student's, ONNX", cases, broken)]
 
@@ -156,10 +156,11 @@ def _runtime(student: Student, x: Tensor, *, int8: bool) -> object:
             path = write(student, Path(folder) / "s.onnx", x[:8], int8=int8, calibration=x if int8 else None).path
         except (ValueError, RuntimeError):
             return None
-        return _session(path)
+        return session(path)
 
 
-def _session(path: Path) -> object:
+def session(path: Path) -> object:
+    """The file in ONNX Runtime, on one thread."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -167,11 +168,11 @@ def _session(path: Path) -> object:
     return onnxruntime.InferenceSession(path.read_bytes(), options)
 
 
-def _run(session: object, x: Tensor) -> Outputs:
-    (taken,) = session.get_inputs()  # type: ignore[attr-defined]
+def _run(runtime: object, x: Tensor) -> Outputs:
+    (taken,) = runtime.get_inputs()  # type: ignore[attr-defined]
     kind = np.float64 if "double" in taken.type else np.float32
-    names = [output.name for output in session.get_outputs()]  # type: ignore[attr-defined]
-    found = session.run(None, {taken.name: x.numpy().astype(kind)})  # type: ignore[attr-defined]
+    names = [output.name for output in runtime.get_outputs()]  # type: ignore[attr-defined]
+    found = runtime.run(None, {taken.name: x.numpy().astype(kind)})  # type: ignore[attr-defined]
     return dict(zip(names, found, strict=True))
 
 

@@ -17,19 +17,22 @@ from opu.distributions.dirichlet import Dirichlet
 from opu.distributions.pointwise import maximum_likelihood
 from opu.evaluation import metrics
 from opu.prediction import Prediction, as_arrays, joined, novelty_of, predict_batches
+from opu.ranks import Slack
 from opu.students.base import as_student
 from opu.students.reading import batches_for
 from opu.teachers import Teacher
 from opu.timing import median_seconds
 
 FEWEST_INPUTS = 10
+_OF_LOGITS = measures.named("C", "D", "N")
 
 
 class Cascade:
     """Predicts with the student, and asks the teacher about the most uncertain fraction of in-distribution inputs.
 
-    :meth:`calibrate` sets the threshold on held-out in-distribution inputs, so that the budget is kept on inputs like those
-    whatever the scale of the score. Inputs of another kind may cost more, since the teacher is needed most there.
+    :meth:`calibrate` sets the threshold on held-out in-distribution inputs, so that the budget is kept on inputs like those,
+    whatever the scale of the score and however many of them tie. Inputs of another kind may cost more, since the teacher is
+    needed most there.
 
     Args:
         student: Predicts a Dirichlet.
@@ -77,8 +80,17 @@ class Cascade:
                 f"calibrate on; got {len(scores)}. Give more, or a larger budget."
             )
         bounds = [math.inf, *scores[::-1].tolist(), -math.inf]
-        self.threshold = bounds[allowed]
+        self.threshold = bounds[allowed] + self._slack(bounds[allowed])
         return self
+
+    def _slack(self, score: float) -> float:
+        """What rounding may add to a score: inputs that tie with a calibration input do not exceed it."""
+        if not math.isfinite(score):
+            return 0.0
+        dtype = next((w.dtype for w in self.student.parameters() if w.is_floating_point()), torch.float32)
+        relative, absolute = Slack.RELATIVE.get(dtype, Slack.RELATIVE[torch.float32])
+        # Precisions and densities are sums of logits, whose errors do not shrink with the score, and novelty follows them.
+        return 2 * (absolute * 10 * (1 + abs(score)) if self.score in _OF_LOGITS else relative * abs(score))
 
     @torch.no_grad()
     def __call__(self, inputs: Any) -> Prediction:

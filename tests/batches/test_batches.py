@@ -159,6 +159,13 @@ def test_arrays_of_every_type_of_numbers_keep_their_values(kind, expected):
     assert np.array_equal(found["x"].numpy(), array.astype(found["x"].numpy().dtype))
 
 
+def test_unsigned_numbers_that_are_too_large_for_signed_ones_do_not_become_negative():
+    values = np.array([[2**64 - 1, 1], [2**63, 1]], dtype=np.uint64)
+    assert as_batch(values).tolist() == [[2.0**64, 1.0], [2.0**63, 1.0]]
+    assert as_batch(np.array([2**63 - 1], dtype=np.uint64)).tolist() == [2**63 - 1]
+    assert as_batch(np.zeros((0, 2), dtype=np.uint64)).shape == (0, 2)
+
+
 def test_numbers_lists_and_nested_structures_become_tensors():
     found = as_batch(Pair(Sentence([1, 2], 0.5), [np.float32(1), np.float32(2)]))
     assert isinstance(found, Pair)

@@ -620,6 +620,17 @@ def test_a_teacher_is_known_by_what_it_says(make, inputs, tmp_path):
     distilled(tmp_path / "run", make(0), inputs())
 
 
+@pytest.mark.parametrize(("scale", "noise"), [(1.02, 0.1), (1.0, 0.105)])
+def test_a_small_change_of_a_function_shows(scale, noise, tmp_path):
+    def teacher(scale, noise):
+        return lambda x, n: (scale * x[:, :3] + noise * torch.randn(n, len(x), 3)).log_softmax(-1)
+
+    with pytest.raises(Stopped):
+        distilled(tmp_path / "run", teacher(1.0, 0.1), X, stop=1)
+    assert_refused(tmp_path / "run", "resumed with the teacher it began with", teacher(scale, noise), X)
+    distilled(tmp_path / "run", teacher(1.0, 0.1), X)
+
+
 def test_an_objective_of_ones_own_is_known_by_its_values(tmp_path):
     def recipe(power):
         return dataclasses.replace(

@@ -284,3 +284,30 @@ def test_a_folder_without_a_student_is_refused(tmp_path, monkeypatch, capsys):
     code, said = call([tmp_path], monkeypatch, capsys)
     assert code == 2
     assert "there is no saved student" in said.err
+
+
+class Clamped(nn.Module):
+    """Begins with an operator that the exporter's optimiser loses where two networks share it."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.drop, self.last = nn.Linear(4, 16), nn.Dropout(0.3), nn.Linear(16, 3)
+
+    def forward(self, x):
+        return self.last(self.drop(torch.relu(self.first(torch.clamp(x, -2, 2)))))
+
+
+@pytest.mark.parametrize("shared_trunk", [True, False])
+def test_networks_that_clamp_their_inputs_are_exported(shared_trunk, tmp_path):
+    x = torch.randn(64, 4)
+    student = opu.students.from_teacher(opu.teachers.MCDropout(Clamped()), example=x, shared_trunk=shared_trunk)
+    exported = write(student, tmp_path / "s.onnx", x)
+    assert max(exported.differences.values()) < 1e-5
+
+
+def test_a_model_that_no_runtime_opens_is_refused_in_a_sentence():
+    import onnx
+
+    broken = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["missing"], ["y"])], "g", [], [])
+    with pytest.raises(ValueError, match="the student's network cannot be exported"):
+        onnx_file.runner(onnx.helper.make_model(broken))

@@ -179,3 +179,31 @@ def test_a_classifier_of_transformers_goes_into_a_file_with_named_inputs(tmp_pat
         others = of_words(rows, length)
         del others["table"]
         agrees(student, path, others)
+
+
+@pytest.mark.parametrize("int8", [False, True])
+def test_negative_tokens_have_no_prediction_and_negative_numbers_do(int8, tmp_path):
+    class Both(nn.Module):
+        """Tokens, and whole numbers that are only computed with."""
+
+        def __init__(self):
+            super().__init__()
+            self.words, self.drop, self.last = nn.Embedding(200, 6), nn.Dropout(0.3), nn.Linear(8, 3)
+
+        def forward(self, tokens, counts):
+            return self.last(self.drop(torch.cat([self.words(tokens).mean(1), counts.float()], -1)))
+
+    x = {"tokens": torch.randint(200, (300, 5)), "counts": torch.randint(-3, 4, (300, 2))}
+    student = from_teacher(MCDropout(Both()), example=x)
+    opu.calibrate(student, x)
+    path = write(student, tmp_path / "s.onnx", x, int8=int8, calibration=x if int8 else None).path
+    session = onnxruntime.InferenceSession(path.read_bytes())
+    rows = {name: values[:3].numpy().copy() for name, values in x.items()}
+    rows["tokens"][0, 2], rows["tokens"][1, 0] = -1, -100
+    rows["counts"][2] = -2
+    found = dict(zip([each.name for each in session.get_outputs()], session.run(None, rows), strict=True))
+    assert found["finite"].tolist() == [False, False, True]
+    assert np.isnan(found["probabilities"][:2]).all()
+    assert found["novelty_p_value"][:2] == pytest.approx(1 / 301)
+    with pytest.raises(ValueError, match="cannot read inputs"):
+        student.predict(rows)

@@ -294,6 +294,17 @@ def test_sixteen_bits_palettes_and_colours_are_read_by_their_meaning(run, call, 
     same(frame, opu.load(run).predict(np.repeat(scaled(grey[None, None]), 4, 0)), rtol=1e-4)
 
 
+def test_integers_of_32_bits_have_no_known_scale(run, call, tmp_path):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    Image.fromarray(images(1)[0, 0].astype(np.int32)).save(folder / "a.tif")
+    Image.fromarray(images(1)[0, 0].astype(np.uint8)).save(folder / "b.tif")
+    frame, _ = call(run, folder)
+    assert "32-bit integers of unknown scale" in frame["note"][0]
+    assert np.isnan(float(frame["novelty_p_value"][0]))
+    assert float(frame["novelty_p_value"][1]) > 0
+
+
 def test_images_are_resized_and_it_is_said(run, call, tmp_path):
     small = images(3)
     folder = save_images(tmp_path / "photos", small)

@@ -89,6 +89,7 @@ def test_the_frame_has_every_measure_and_the_index_of_its_rows(fitted, blobs):
         "predictive_entropy", "least_confidence", "negative_log_precision", "differential_entropy",
         "mutual_information", "expected_entropy", "novelty", "novelty_p_value",
     ]  # fmt: skip
+    assert fitted.uncertainty(blobs[0][:3].tolist()).equals(frame)
     X = pd.DataFrame(blobs[0][:50], columns=["width", "height"], index=range(100, 150))
     named = OnePassClassifier("ensemble", **FAST).fit(X, blobs[1][:50])
     assert list(named.uncertainty(X).index) == list(range(100, 150))

@@ -163,6 +163,18 @@ def test_a_run_is_put_back(tmp_path, ended, new, empty):
     assert put_back(tmp_path / "run") is None
 
 
+def test_a_student_of_a_run_that_was_not_put_back_is_said_to_be_there(tmp_path, ended):
+    import opu
+    from opu.export.run import export_run
+
+    interrupted(tmp_path, ended, new=True)
+    with pytest.raises(ValueError, match="a fit was killed while it replaced it"):
+        opu.load(tmp_path / "run")
+    with pytest.raises(ValueError, match="classifier"):  # the marks of this test are no run, but they are back
+        export_run(tmp_path / "run")
+    assert (tmp_path / "run" / MARKS[0]).read_text() == "new"
+
+
 def test_what_was_put_there_since_is_left_alone(tmp_path, ended):
     interrupted(tmp_path, ended, new=True)
     (tmp_path / "run").mkdir()

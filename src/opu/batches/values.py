@@ -62,7 +62,9 @@ def _as_tensor(array: NDArray[Any], what: str) -> Tensor:
         hint = " Encode texts as numbers first." if array.dtype.kind in "OUS" else ""
         raise ValueError(f"{what} must hold numbers; got an array of type {array.dtype}.{hint}")
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
-        array = array.astype(np.int64)  # torch has few operations on other unsigned integers
+        # Torch has few operations on other unsigned integers. What is too large for signed ones would become negative.
+        large = array.dtype.itemsize == 8 and array.size > 0 and int(array.max()) > np.iinfo(np.int64).max
+        array = array.astype(np.float64 if large else np.int64)
     if array.dtype == np.longdouble and array.dtype.itemsize > 8:
         array = array.astype(np.float64)
     array = array.astype(array.dtype.newbyteorder("="), copy=False)

@@ -48,9 +48,7 @@ def export(
     """
     from opu.export.drift import show_drift
     from opu.export.run import export_run
-    from opu.sklearn.run_folder import put_back
 
-    put_back(source)  # where a fit was killed while it replaced this one
     found = export_run(
         source,
         out=out,

@@ -31,7 +31,7 @@ _WORDS = {
     "objective": ("objective", "this one differs in its"),
     "augment": ("augmentation", "this one differs in its"),
 }
-_MOST_NUMBERS, _TOLERANCE = 64, 1e-2  # that are kept of what a teacher says, and by how much they may differ
+_MOST_NUMBERS, _TOLERANCE = 64, 1e-3  # that are kept of what a teacher says, and by how much they may differ
 _FAILED: list[float] = []
 HAS_STATE = (
     "this teacher gives other particles for the same random numbers: it keeps a state of its own, which no checkpoint holds. "

@@ -92,22 +92,46 @@ def _exported(network: StudentWithMeasures | Witnesses, example: Batch, opset: i
     for axes in (*first, last):
         try:
             with quiet():
-                program = torch.onnx.export(
-                    network,
-                    parts,
-                    dynamo=True,
-                    dynamic_shapes=(axes,),
-                    input_names=input_names(example),
-                    output_names=list(network.names),
-                    opset_version=opset,
-                    verbose=False,
-                )
-            assert program is not None
-            return program.model_proto
+                model = _program(network, example, axes, opset, optimize=True)
+                # The exporter's optimiser can lose a value, for example where two networks clamp the same inputs.
+                return model if _is_whole(model) else _program(network, example, axes, opset, optimize=False)
         except torch.onnx.OnnxExporterError as error:
             if axes is last:
                 raise ValueError(refusal(error)) from error
     raise AssertionError("the last attempt returns or raises")
+
+
+def _program(
+    network: StudentWithMeasures | Witnesses,
+    example: Batch,
+    axes: tuple[dict[int, Any], ...],
+    opset: int,
+    optimize: bool,
+) -> Any:
+    program = torch.onnx.export(
+        network,
+        tuple(tensors(example).values()),
+        dynamo=True,
+        dynamic_shapes=(axes,),
+        input_names=input_names(example),
+        output_names=list(network.names),
+        opset_version=opset,
+        optimize=optimize,
+        verbose=False,
+    )
+    assert program is not None
+    return program.model_proto
+
+
+def _is_whole(model: Any) -> bool:
+    """Whether every value that the graph reads is there."""
+    import onnx
+
+    try:
+        onnx.checker.check_model(model)
+    except onnx.checker.ValidationError:
+        return False
+    return True
 
 
 def _strip(model: Any) -> None:
@@ -133,7 +157,10 @@ def runner(model: Any, num_threads: int = 0) -> Predict:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = num_threads
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # of a type of the runtime's own
+        raise ValueError(refusal(error)) from error
     names = [each.name for each in session.get_outputs()]
     return lambda x: dict(zip(names, session.run(None, feeds(x)), strict=True))
 

@@ -44,7 +44,7 @@ class StudentWithMeasures(nn.Module):
     Args:
         student: A trained student. It is not changed.
         prepare: From raw inputs to those that the student was distilled on.
-        like: A batch of inputs, if they are not one tensor: a dict, tuple or dataclass of tensors.
+        like: A batch of inputs: it tells their structure, if they are not one tensor, and which of them are tokens.
         ranks: The novelty score; by default that of the student.
         ranges: The smallest and the largest value of each part of calibration inputs, where the layers clip at these.
     """
@@ -66,6 +66,7 @@ class StudentWithMeasures(nn.Module):
         self.ranks = NoveltyRanks.of(novelty) if ranks is None and novelty is not None else ranks
         self.others = _others()
         self.eval()
+        self.tokens = () if like is None else self._tokens(tuple(tensors(like).values()))
 
     def forward(self, *parts: Tensor) -> tuple[Tensor, ...]:
         """One tensor for each of ``names``, from the tensors of a batch in the order of :func:`opu.batches.tensors`."""
@@ -76,6 +77,8 @@ class StudentWithMeasures(nn.Module):
         # A preparation may hide infinity, as tanh does. In a table NaN is a missing value, and Prepare sees to the rest.
         raw = () if self.prepare is None or isinstance(self.prepare, Prepare) else parts
         known = _finite([*raw, *tensors(x).values(), logits, log_precision.unsqueeze(-1)])
+        for place in self.tokens:  # which runtimes count from the end if they are negative, and PyTorch refuses
+            known = known & ~_negative(parts[place])
         found = torch.where(known.unsqueeze(-1), found, torch.nan)
         if self.ranks is not None:
             witnesses = witnesses if self.ranges is None else torch.cat([witnesses, self.ranges.excess(x)], -1)
@@ -87,6 +90,20 @@ class StudentWithMeasures(nn.Module):
         found = found.clamp(min=torch.finfo(logits.dtype).min)
         measured = (*found.to(logits.dtype).unbind(-1), *others)
         return first[0].to(logits.dtype), first[1], *measured, known
+
+    @torch.no_grad()
+    def _tokens(self, parts: tuple[Tensor, ...]) -> tuple[int, ...]:
+        """The places of parts that are indices, such as tokens: those of which PyTorch refuses negative ones."""
+        found = []
+        for place, part in enumerate(parts):
+            if part.is_floating_point() or part.dtype == torch.bool or not part.numel():
+                continue
+            negative = (*parts[:place], torch.full_like(part, -1), *parts[place + 1 :])
+            try:
+                self.student.heads(self.prepared(negative))
+            except Exception:  # of many kinds, by what the network does with its inputs
+                found.append(place)
+        return tuple(found)
 
     def prepared(self, parts: tuple[Tensor, ...]) -> Batch:
         """What the student's networks take."""
@@ -101,6 +118,12 @@ def _finite(parts: list[Tensor]) -> Bool[Tensor, " B"]:
     # add up to infinity.
     sums = [t @ torch.full((t.shape[1], 1), 1e-30, dtype=t.dtype) for t in rows]
     return sum(sums[1:], start=sums[0]).isfinite().squeeze(-1)
+
+
+def _negative(indices: Tensor) -> Bool[Tensor, " B"]:
+    """Which rows hold a negative index; as a product, as in :func:`_finite`."""
+    below = (indices.flatten(1) < 0).float()
+    return (below @ torch.ones(below.shape[1], 1)).squeeze(-1) > 0
 
 
 class Witnesses(nn.Module):

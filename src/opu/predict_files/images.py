@@ -226,6 +226,8 @@ class Images(Source):
         mode, side = _MODES[self.layout.channels], (self.layout.width, self.layout.height)
         if image.mode == "F":
             raise ValueError("its pixels are floating-point numbers of unknown scale; give it as a .npy array")
+        if image.mode == "I" and image.format != "PNG":  # a PNG has 16 bits at most, whatever Pillow makes of it
+            raise ValueError("its pixels are 32-bit integers of unknown scale; give it as a .npy array")
         if image.mode.startswith("I"):  # 16 bits, which Pillow would cut to 8 without scaling
             grey = self.pillow.fromarray(np.asarray(image, dtype=np.float32) / 65535)
             grey = grey if grey.size == side else grey.resize(side, self.pillow.Resampling.BILINEAR)

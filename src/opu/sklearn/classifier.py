@@ -221,7 +221,8 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             new = self.standardise_.unexpected(rows)
             columns[NOVELTY][new] = columns[NOVELTY][new].clamp(min=novelty.beyond)
             columns["novelty_p_value"][new] = novelty.least_p_value
-        return pd.DataFrame({k: v.numpy() for k, v in columns.items()}, index=getattr(X, "index", None))
+        index = X.index if isinstance(X, pd.DataFrame) else None  # a list has a method of this name
+        return pd.DataFrame({k: v.numpy() for k, v in columns.items()}, index=index)
 
     def save(self, folder: str | Path) -> None:
         """Write the student, the classes, imputation and scaling into a folder, without pickle and without the teacher.

@@ -4,6 +4,7 @@ The file holds the weights, and in its metadata the description of the student, 
 of everything. One file is replaced in one step, so a folder holds the old student or the new one at any time.
 """
 
+import glob
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -165,7 +166,13 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, str], dict[str, An
 
 
 def _missing(path: Path) -> ValueError:
-    return ValueError(f"there is no saved student in {path.parent}: {path.name} is missing. Give the folder of save().")
+    folder = path.parent
+    if any(folder.parent.glob(f".{glob.escape(folder.name)}.*.old")):
+        return ValueError(
+            f"there is no saved student in {folder}: a fit was killed while it replaced it. Any command puts it back, such "
+            f"as opu export {folder}; so does OnePassClassifier.load."
+        )
+    return ValueError(f"there is no saved student in {folder}: {path.name} is missing. Give the folder of save().")
 
 
 def _text(path: Path) -> str:

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -618,6 +619,46 @@ def test_a_teacher_is_known_by_what_it_says(make, inputs, tmp_path):
         tmp_path / "run", "resumed with the teacher it began with; this one differs in its", make(1), inputs()
     )
     distilled(tmp_path / "run", make(0), inputs())
+
+
+@pytest.mark.parametrize("loader", [False, True])
+def test_another_augmentation_of_tokens_is_refused(loader, tmp_path):
+    from opu.augment import tokens
+
+    torch.manual_seed(0)
+    reader = nn.Sequential(nn.Embedding(30, 4), nn.Flatten(), nn.Dropout(0.3), nn.Linear(20, 3))
+    x = torch.randint(30, (60, 5))
+    inputs = DataLoader(Rows(x), 16, shuffle=True) if loader else x
+
+    def run(augment, resume):
+        ours = opu.students.from_teacher(MCDropout(reader), example=x)
+        recipe = opu.Recipe(steps=3, batch_size=16, num_particles=4, augment=augment)
+        opu.distill(MCDropout(reader), ours, inputs, recipe=recipe, out=tmp_path / "run", resume=resume, progress=False)
+
+    def own(token):
+        return lambda batch, _generator: torch.where(batch % 2 == 0, token, batch)
+
+    run(tokens.masked(29), False)
+    for other in (tokens.masked(28), tokens.masked(29, most=0.4), tokens.replaced(30)):
+        with pytest.raises(ValueError, match="resumed with the settings it began with; augment was"):
+            run(other, True)
+    run(tokens.masked(29), True)
+    shutil.rmtree(tmp_path / "run")
+    run(own(3), False)
+    with pytest.raises(ValueError, match="resumed with the augmentation it began with"):
+        run(own(4), True)
+    run(own(3), True)
+
+
+def test_another_optimiser_from_a_function_is_refused(tmp_path):
+    def recipe(kind):
+        return dataclasses.replace(RECIPE, optimizer=lambda parameters: kind(parameters, 1e-3))
+
+    with pytest.raises(Stopped):
+        distilled(tmp_path / "run", MCDropout(net()), X, stop=1, recipe=recipe(torch.optim.Adam))
+    words = "its optimiser was Adam, and is RAdam now"
+    assert_refused(tmp_path / "run", words, MCDropout(net()), X, recipe=recipe(torch.optim.RAdam))
+    distilled(tmp_path / "run", MCDropout(net()), X, recipe=recipe(torch.optim.Adam))
 
 
 @pytest.mark.parametrize(("scale", "noise"), [(1.02, 0.1), (1.0, 0.105)])

@@ -181,29 +181,66 @@ def test_a_classifier_of_transformers_goes_into_a_file_with_named_inputs(tmp_pat
         agrees(student, path, others)
 
 
+class Looking(nn.Module):
+    """Looks indices up in some way, beside whole numbers that are only computed with."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how, self.words = how, nn.Embedding(20, 6)
+        self.positions, self.drop, self.last = nn.Embedding(5, 6), nn.Dropout(0.3), nn.Linear(8, 3)
+
+    def forward(self, tokens, counts):
+        if self.how == "one-hot":
+            held = nn.functional.one_hot(tokens, 20).float().mean(1)[:, :6]
+        elif self.how == "floats":
+            held = self.words(tokens[:, 0].long())
+        elif self.how == "flattened":
+            held = self.words(tokens.reshape(-1)).reshape(*tokens.shape, 6).mean(1)
+        else:
+            place = torch.arange(tokens.shape[1], device=tokens.device)
+            held = (self.words(tokens + (self.how == "shifted")) + self.positions(place)).mean(1)
+        return self.last(self.drop(torch.cat([held, counts.float()], -1)))
+
+
 @pytest.mark.parametrize("int8", [False, True])
-def test_negative_tokens_have_no_prediction_and_negative_numbers_do(int8, tmp_path):
-    class Both(nn.Module):
-        """Tokens, and whole numbers that are only computed with."""
-
-        def __init__(self):
-            super().__init__()
-            self.words, self.drop, self.last = nn.Embedding(200, 6), nn.Dropout(0.3), nn.Linear(8, 3)
-
-        def forward(self, tokens, counts):
-            return self.last(self.drop(torch.cat([self.words(tokens).mean(1), counts.float()], -1)))
-
-    x = {"tokens": torch.randint(200, (300, 5)), "counts": torch.randint(-3, 4, (300, 2))}
-    student = from_teacher(MCDropout(Both()), example=x)
+@pytest.mark.parametrize("how", ["plain", "shifted", "one-hot", "floats", "flattened"])
+def test_indices_that_a_table_lacks_have_no_prediction_and_negative_numbers_do(how, int8, tmp_path):
+    x = {"tokens": torch.randint(19, (300, 5)), "counts": torch.randint(-3, 4, (300, 2))}
+    if how == "floats":
+        x["tokens"] = x["tokens"].float()
+    student = from_teacher(MCDropout(Looking(how)), example=x)
     opu.calibrate(student, x)
     path = write(student, tmp_path / "s.onnx", x, int8=int8, calibration=x if int8 else None).path
     session = onnxruntime.InferenceSession(path.read_bytes())
-    rows = {name: values[:3].numpy().copy() for name, values in x.items()}
-    rows["tokens"][0, 2], rows["tokens"][1, 0] = -1, -100
-    rows["counts"][2] = -2
+    rows = {name: values[:4].numpy().copy() for name, values in x.items()}
+    rows["tokens"][0, 0], rows["tokens"][1, 0], rows["tokens"][2, 0] = -2, -100, 20
+    rows["counts"][3] = -2
     found = dict(zip([each.name for each in session.get_outputs()], session.run(None, rows), strict=True))
-    assert found["finite"].tolist() == [False, False, True]
-    assert np.isnan(found["probabilities"][:2]).all()
-    assert found["novelty_p_value"][:2] == pytest.approx(1 / 301)
-    with pytest.raises(ValueError, match="cannot read inputs"):
-        student.predict(rows)
+    assert found["finite"].tolist() == [False, False, False, True]
+    assert np.isnan(found["probabilities"][:3]).all()
+    assert found["novelty_p_value"][:3] == pytest.approx(1 / 301)
+    empty = session.run(None, {name: values[:0] for name, values in rows.items()})
+    assert all(len(each) == 0 for each in empty)
+    for row in range(3):
+        with pytest.raises(ValueError, match="cannot read inputs"):
+            student.predict({name: values[row : row + 1] for name, values in rows.items()})
+
+
+def test_int8_flags_whole_numbers_outside_its_range(tmp_path):
+    class Whole(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.drop, self.last = nn.Linear(6, 16), nn.Dropout(0.3), nn.Linear(16, 3)
+
+        def forward(self, x):
+            return self.last(self.drop(torch.relu(self.first(x.float() / 50))))
+
+    x = torch.randint(-100, 100, (400, 6))
+    student = from_teacher(MCDropout(Whole()), example=x)
+    opu.calibrate(student, x)
+    path = write(student, tmp_path / "s.onnx", x[:8], int8=True, calibration=x).path
+    session = onnxruntime.InferenceSession(path.read_bytes())
+    names = [each.name for each in session.get_outputs()]
+    far, near = (dict(zip(names, session.run(None, {"inputs": t.numpy()}), strict=True)) for t in (100 * x, x))
+    assert (far["novelty_p_value"] < 0.01).all()
+    assert (near["novelty_p_value"] < 0.01).mean() < 0.02

@@ -4,6 +4,7 @@ They are not applied by default, since only a user knows which token is the mask
 """
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ def masked(mask_token: int, *, keep: Collection[int] = (), most: float = 0.5) ->
         keep: Tokens that stay: padding, and those at the start and end of a sequence.
         most: Largest fraction of tokens that is replaced; for each sequence it is drawn between 0 and this.
     """
-    return _changing(lambda ids, _: torch.full_like(ids, mask_token), keep, most)
+    return _Changing(f"masked({mask_token}", lambda ids, _: torch.full_like(ids, mask_token), keep, most)
 
 
 def replaced(vocabulary_size: int, *, keep: Collection[int] = (), most: float = 0.5) -> Transform:
@@ -39,7 +40,7 @@ def replaced(vocabulary_size: int, *, keep: Collection[int] = (), most: float = 
     def others(ids: Tensor, generator: torch.Generator | None) -> Tensor:
         return torch.randint(vocabulary_size, ids.shape, generator=generator, device=ids.device, dtype=ids.dtype)
 
-    return _changing(others, keep, most)
+    return _Changing(f"replaced({vocabulary_size}", others, keep, most)
 
 
 def dropped(padding_token: int, *, keep: Collection[int] = (), most: float = 0.5) -> Transform:
@@ -50,34 +51,42 @@ def dropped(padding_token: int, *, keep: Collection[int] = (), most: float = 0.5
         keep: Tokens that stay.
         most: Largest fraction of tokens that is dropped.
     """
-    return _changing(lambda ids, _: torch.full_like(ids, padding_token), (*keep, padding_token), most, hide=True)
+    kept = (*keep, padding_token)
+    return _Changing(
+        f"dropped({padding_token}", lambda ids, _: torch.full_like(ids, padding_token), kept, most, hide=True
+    )
 
 
-def _changing(
-    others: Callable[[Tensor, torch.Generator | None], Tensor],
-    keep: Collection[int],
-    most: float,
-    *,
-    hide: bool = False,
-) -> Transform:
-    if not 0 < most <= 1:
-        raise ValueError(f"the largest fraction of tokens to change must lie between 0 and 1; got {most}.")
+@dataclass(frozen=True, eq=False)
+class _Changing:
+    """A transformation that is known by its settings, so that a resumed run can be compared with them."""
 
-    def transform(x: Batch, generator: torch.Generator | None = None) -> Batch:
+    text: str
+    others: Callable[[Tensor, torch.Generator | None], Tensor]
+    keep: Collection[int]
+    most: float
+    hide: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.most <= 1:
+            raise ValueError(f"the largest fraction of tokens to change must lie between 0 and 1; got {self.most}.")
+
+    def __call__(self, x: Batch, generator: torch.Generator | None = None) -> Batch:
         ids = _ids(x)
-        rate = most * torch.rand(len(ids), 1, generator=generator, device=ids.device)
+        rate = self.most * torch.rand(len(ids), 1, generator=generator, device=ids.device)
         chosen = torch.rand(ids.shape, generator=generator, device=ids.device) < rate
-        if keep:
-            chosen &= ~torch.isin(ids, torch.tensor(list(keep), device=ids.device))
+        if self.keep:
+            chosen &= ~torch.isin(ids, torch.tensor(list(self.keep), device=ids.device))
         if isinstance(x, Mapping) and MASK in x:
             chosen &= x[MASK].bool()
-        changed = torch.where(chosen, others(ids, generator), ids)
+        changed = torch.where(chosen, self.others(ids, generator), ids)
         if isinstance(x, Tensor):
             return changed
-        hidden = {MASK: x[MASK].masked_fill(chosen, 0)} if hide and MASK in x else {}
+        hidden = {MASK: x[MASK].masked_fill(chosen, 0)} if self.hide and MASK in x else {}
         return {**x, IDS: changed, **hidden}
 
-    return transform
+    def __repr__(self) -> str:
+        return f"tokens.{self.text}, keep={sorted(self.keep)}, most={self.most:g})"
 
 
 def _ids(x: Batch) -> Tensor:

@@ -54,18 +54,20 @@ def of_student(student: nn.Module) -> dict[str, Any]:
 def of_answers(
     teacher: BaseTeacher, source: Source, example: Batch, recipe: Recipe, num_classes: int
 ) -> dict[str, dict[str, Any]]:
-    """What a teacher, and an objective function of a user's own, say of a few inputs with fixed random numbers.
+    """What a teacher, and functions of a user's own, say of a few inputs with fixed random numbers.
 
-    Of rows in memory the first ones are asked about, of other numbers made-up ones. Nothing is kept of a teacher that
-    says something else the second time, or that knows certain inputs alone.
+    Of rows in memory the first ones are asked about, otherwise made-up ones; a teacher is not asked about made-up tokens.
+    Nothing is kept of what is said otherwise the second time, nor of a teacher that knows certain inputs alone.
     """
     numbers = all(t.is_floating_point() for t in tensors(example).values())
-    if not isinstance(source, InMemory) and (teacher.known_inputs_only or not numbers):
-        return {}
     with fixed_random_state(0):
         x = example if isinstance(source, InMemory) else each(_made_up, example)
-    place = str(shapes(x))
-    found = {"particles": {f"particles for inputs of shape {place}": _twice(lambda: teacher(x, 4))}}
+    place, found = f"for inputs of shape {shapes(x)}", dict[str, dict[str, Any]]()
+    if callable(recipe.augment):
+        transform = recipe.augment
+        found["augment"] = {f"values {place}": _twice(lambda: torch.cat([*map(torch.flatten, _parts(transform, x))]))}
+    if isinstance(source, InMemory) or (numbers and not teacher.known_inputs_only):
+        found["particles"] = {f"particles {place}": _twice(lambda: teacher(x, 4))}
     if recipe.objective is not None and not isinstance(recipe.objective, str | BaseObjective):
         objective = recipe.make_objective(num_classes)
 
@@ -74,10 +76,7 @@ def of_answers(
             q = Dirichlet.from_logits(logits[0, :, 1:], logits[0, :, 0])
             return objective(x, logits[1:, :, 1:].log_softmax(-1), q)
 
-        found["objective"] = {"values": _twice(values)}
-    if numbers and callable(recipe.augment):
-        transform = recipe.augment
-        found["augment"] = {"values": _twice(lambda: torch.cat([*map(torch.flatten, _parts(transform, x))]))}
+        found["objective"] = {f"values {place}": _twice(values)}
     return {what: {name: said for name, said in each.items() if said != _FAILED} for what, each in found.items()}
 
 
@@ -86,7 +85,9 @@ def _parts(transform: Callable[..., Batch], x: Batch) -> Iterable[Tensor]:
 
 
 def _made_up(like: Tensor) -> Tensor:
-    return torch.rand(4, *like.shape[1:], dtype=like.dtype).to(like.device)
+    shape = (4, *like.shape[1:])
+    made = torch.rand(shape, dtype=like.dtype) if like.is_floating_point() else torch.randint(2, shape).to(like.dtype)
+    return made.to(like.device)
 
 
 @torch.no_grad()

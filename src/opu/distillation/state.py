@@ -161,6 +161,7 @@ class Run:
             "student": dict(self.student.state_dict()),
             "kept_layers": self.student.kept_layers,
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "kinds": [type(optimizer).__name__ for optimizer in self.optimizers],
             "objective": self.objective.state_dict(),
             "selection": self.selection.state(),
             "losses": torch.tensor(self.result.losses, dtype=torch.float64),
@@ -175,6 +176,9 @@ class Run:
         self.step = int(state["step"])
         if not 0 <= self.step <= self.plan.total_steps:
             raise ValueError(f"its step is {self.step}, of {self.plan.total_steps}")
+        now = [type(optimizer).__name__ for optimizer in self.optimizers]
+        if state.get("kinds", now) != now:
+            raise ValueError(f"its optimiser was {state['kinds'][0]}, and is {now[0]} now")
         self.student.load_state_dict(state["student"])
         self.student.kept_layers = state.get("kept_layers", self.student.kept_layers)
         for optimizer, part in zip(self.optimizers, state["optimizers"], strict=True):

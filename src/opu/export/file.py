@@ -17,7 +17,7 @@ from opu.export import onnx_file
 from opu.export.drift import drift
 from opu.export.int8 import quantised
 from opu.export.outputs import WITNESSES, StudentWithMeasures, Witnesses, library_outputs
-from opu.export.ranges import SHARE, Ranges, has_ranges
+from opu.export.ranges import SHARE, Ranges
 from opu.export.ranks import NoveltyRanks
 from opu.files import write_atomically
 from opu.inputs import Features
@@ -151,11 +151,12 @@ def _calibrated(
     columns = torch.from_numpy(onnx_file.runner(small)(calibration)[WITNESSES])
     shares = shares_of(network.student.novelty.blend.cpu())
     seen = network.prepared(tuple(tensors(calibration).values()))
-    if not has_ranges(seen):
+    places = network.numbers(seen)
+    if not places:
         return NoveltyRanks.fit(columns, shares), None
-    columns = torch.cat([columns, Ranges.excess_left_out(seen)], -1)
+    columns = torch.cat([columns, Ranges.excess_left_out(seen, places)], -1)
     shares = torch.cat([(1 - SHARE) * shares, shares.new_tensor([SHARE])])
-    return NoveltyRanks.fit(columns, shares), Ranges(seen)
+    return NoveltyRanks.fit(columns, shares), Ranges(seen, places)
 
 
 def _write_pt2(

@@ -7,9 +7,10 @@ import torch
 from jaxtyping import Bool, Float64
 from torch import Tensor, nn
 
-from opu.batches import Batch, fit_to, rebuild, tensors
+from opu.batches import Batch, fit_to, num_rows, rebuild, tensors
 from opu.distributions.dirichlet import Dirichlet
 from opu.export.gamma import HIGHEST, LOWEST, Table
+from opu.export.lookups import Lookups, of_rows
 from opu.export.ranges import Ranges
 from opu.export.ranks import NoveltyRanks
 from opu.measures import MEASURES, Measure, all_measures, named
@@ -44,7 +45,7 @@ class StudentWithMeasures(nn.Module):
     Args:
         student: A trained student. It is not changed.
         prepare: From raw inputs to those that the student was distilled on.
-        like: A batch of inputs: it tells their structure, if they are not one tensor, and which of them are tokens.
+        like: A batch of inputs: it tells their structure, if they are not one tensor, and what is looked up.
         ranks: The novelty score; by default that of the student.
         ranges: The smallest and the largest value of each part of calibration inputs, where the layers clip at these.
     """
@@ -66,19 +67,20 @@ class StudentWithMeasures(nn.Module):
         self.ranks = NoveltyRanks.of(novelty) if ranks is None and novelty is not None else ranks
         self.others = _others()
         self.eval()
-        self.tokens = () if like is None else self._tokens(tuple(tensors(like).values()))
+        self.lookups = self._looked_up(like)
 
     def forward(self, *parts: Tensor) -> tuple[Tensor, ...]:
         """One tensor for each of ``names``, from the tensors of a batch in the order of :func:`opu.batches.tensors`."""
         x = self.prepared(parts)
-        logits, log_precision = self.student.heads(x)
+        with Lookups(self.lookups) as lookups:
+            logits, log_precision = self.student.heads(x)
         exact = logits.double(), log_precision.double()
         mean, found, witnesses = self.closed_form(*exact)
         # A preparation may hide infinity, as tanh does. In a table NaN is a missing value, and Prepare sees to the rest.
         raw = () if self.prepare is None or isinstance(self.prepare, Prepare) else parts
         known = _finite([*raw, *tensors(x).values(), logits, log_precision.unsqueeze(-1)])
-        for place in self.tokens:  # which runtimes count from the end if they are negative, and PyTorch refuses
-            known = known & ~_negative(parts[place])
+        sound = lookups.sound(parts[0].shape[0])
+        known = known if sound is None else known & sound
         found = torch.where(known.unsqueeze(-1), found, torch.nan)
         if self.ranks is not None:
             witnesses = witnesses if self.ranges is None else torch.cat([witnesses, self.ranges.excess(x)], -1)
@@ -91,19 +93,30 @@ class StudentWithMeasures(nn.Module):
         measured = (*found.to(logits.dtype).unbind(-1), *others)
         return first[0].to(logits.dtype), first[1], *measured, known
 
+    def _looked_up(self, like: Batch | None) -> frozenset[int]:
+        """The numbers of the look-ups, such as those of tokens, whose indices belong to rows."""
+        parts = () if like is None else tuple(tensors(like).values())
+        if not parts or not num_rows(like):
+            return frozenset()
+        return of_rows(lambda count: self.student.heads(self.prepared(tuple(_rows(part, count) for part in parts))))
+
     @torch.no_grad()
-    def _tokens(self, parts: tuple[Tensor, ...]) -> tuple[int, ...]:
-        """The places of parts that are indices, such as tokens: those of which PyTorch refuses negative ones."""
+    def numbers(self, x: Batch) -> list[int]:
+        """The places of the parts of prepared inputs that hold numbers: all but masks and indices that are looked up."""
+        parts = {name: _rows(part, 2) for name, part in tensors(x).items()}
         found = []
-        for place, part in enumerate(parts):
-            if part.is_floating_point() or part.dtype == torch.bool or not part.numel():
+        for place, (name, part) in enumerate(parts.items()):
+            if part.dtype == torch.bool:
                 continue
-            negative = (*parts[:place], torch.full_like(part, -1), *parts[place + 1 :])
-            try:
-                self.student.heads(self.prepared(negative))
-            except Exception:  # of many kinds, by what the network does with its inputs
-                found.append(place)
-        return tuple(found)
+            if not part.is_floating_point():
+                far = torch.full_like(part, torch.iinfo(part.dtype).max // 2)
+                changed = [far if each == name else other for each, other in parts.items()]
+                with Lookups(self.lookups) as lookups:
+                    self.student.heads(changed[0] if isinstance(x, Tensor) else rebuild(x, changed))
+                if (sound := lookups.sound(2)) is not None and not bool(sound.all()):
+                    continue
+            found.append(place)
+        return found
 
     def prepared(self, parts: tuple[Tensor, ...]) -> Batch:
         """What the student's networks take."""
@@ -120,10 +133,8 @@ def _finite(parts: list[Tensor]) -> Bool[Tensor, " B"]:
     return sum(sums[1:], start=sums[0]).isfinite().squeeze(-1)
 
 
-def _negative(indices: Tensor) -> Bool[Tensor, " B"]:
-    """Which rows hold a negative index; as a product, as in :func:`_finite`."""
-    below = (indices.flatten(1) < 0).float()
-    return (below @ torch.ones(below.shape[1], 1)).squeeze(-1) > 0
+def _rows(part: Tensor, count: int) -> Tensor:
+    return part[torch.arange(count) % len(part)]
 
 
 class Witnesses(nn.Module):

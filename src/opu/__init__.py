@@ -36,13 +36,22 @@ if TYPE_CHECKING:
     from opu.acceleration.optimize import optimize
     from opu.cascade import Cascade
     from opu.distillation import Recipe, calibrate, distill
-    from opu.distributions import Dirichlet, kernels, kl_divergence, maximum_likelihood, minimum_mmd
+    from opu.distributions import (
+        Dirichlet,
+        LogisticNormal,
+        fit_logistic_normal,
+        kernels,
+        kl_divergence,
+        maximum_likelihood,
+        minimum_mmd,
+    )
     from opu.novelty import Novelty
     from opu.students import load
 
 __all__ = [
     "Cascade",
     "Dirichlet",
+    "LogisticNormal",
     "Novelty",
     "Recipe",
     "__version__",
@@ -56,6 +65,7 @@ __all__ = [
     "evaluation",
     "export",
     "fidelity",
+    "fit_logistic_normal",
     "inputs",
     "kernels",
     "kl_divergence",
@@ -78,10 +88,12 @@ __all__ = [
 _HOMES = {
     "Cascade": "cascade",
     "Dirichlet": "distributions",
+    "LogisticNormal": "distributions",
     "Novelty": "novelty",
     "Recipe": "distillation",
     "calibrate": "distillation",
     "distill": "distillation",
+    "fit_logistic_normal": "distributions",
     "kernels": "distributions",
     "kl_divergence": "distributions",
     "load": "students",

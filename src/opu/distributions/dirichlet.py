@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from opu.distributions.beta import BetaMarginals
@@ -115,6 +115,21 @@ class Dirichlet:
         if dtype == torch.float64:
             return Dirichlet.from_logits(self.log_mean.double(), self.log_precision.double())
         return Dirichlet(self.mean.to(dtype), self.log_precision.to(dtype), self.log_mean.to(dtype))
+
+    def cpu(self) -> "Dirichlet":
+        """The same Dirichlets in the memory of the CPU."""
+        return Dirichlet(self.mean.cpu(), self.log_precision.cpu(), self.log_mean.cpu())
+
+    def where(self, known: Bool[Tensor, "*B"]) -> "Dirichlet":
+        """The same Dirichlets in some rows, and NaN in all others."""
+        each = known.unsqueeze(-1)
+        mean, log_mean = (torch.where(each, values, torch.nan) for values in (self.mean, self.log_mean))
+        return Dirichlet(mean, torch.where(known, self.log_precision, torch.nan), log_mean)
+
+    def replaced(self, rows: Int64[Tensor, " N"], others: "Dirichlet") -> "Dirichlet":
+        """The same Dirichlets with others in some rows."""
+        pairs = zip(_fields(self), _fields(others), strict=True)
+        return Dirichlet(*(ours.index_copy(0, rows, theirs.to(ours)) for ours, theirs in pairs))
 
     def detach(self) -> "Dirichlet":
         """The same Dirichlets without gradients."""
@@ -229,6 +244,10 @@ class Dirichlet:
         above = (self._log_precision() - _LARGEST_EXPONENT).clamp(min=0)
         alpha = (self.log_concentration() - above).detach().exp()
         return BetaMarginals(alpha, _sum_of_others(alpha))
+
+
+def _fields(q: Dirichlet) -> tuple[Tensor, Tensor, Tensor]:
+    return q.mean, q.log_precision, q.log_mean
 
 
 def kl_divergence(p: Dirichlet, q: Dirichlet) -> Float[Tensor, "*B"]:

@@ -1,0 +1,310 @@
+r"""A batch of logistic-normal distributions: class probabilities that are the softmax of Gaussian logits.
+
+.. math:: \pi = \mathrm{softmax}(z), \qquad z \sim N(m,\, \Sigma), \qquad \Sigma = \mathrm{diag}(s^2) + U U^\top.
+
+Adding a number to all logits changes nothing, so that the distribution is that of the centred log-ratios
+:math:`\ln\pi_k - \tfrac1K \sum_j \ln\pi_j`, a Gaussian with mean :math:`Hm` and covariance :math:`H \Sigma H`, where
+:math:`H = I - \tfrac1K 1 1^\top`.
+
+Each log-ratio has a spread of its own. A Dirichlet has one precision for a large probability and for nine tiny ones, and
+its credible interval of the predicted class is too narrow or too wide therefore.
+
+Density and entropy have closed forms. Expectations over the simplex (mean, entropies, information, intervals) are averages
+over the fixed points of :mod:`opu.distributions.normal_rule`: no random numbers, and no second pass through a network.
+``docs/families.md`` has their errors, measured against a million samples.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor
+
+from opu.distributions.normal_rule import num_points_for, points_like
+from opu.distributions.simplex import entropy, log_shares, normalised
+
+_LOG_2_PI = math.log(2 * math.pi)
+_NUMBERS_AT_ONCE = 2**24  # of the points of intervals
+
+
+@dataclass(frozen=True)
+class LogisticNormal:
+    """A batch of logistic-normal distributions on the simplex, as a value."""
+
+    location: Float[Tensor, "*B K"]  # m
+    log_scale: Float[Tensor, "*B K"]  # ln s, of the part that is independent between classes
+    factors: Float[Tensor, "*B K R"]  # U; R may be 0
+
+    def __post_init__(self) -> None:
+        shape = self.location.shape
+        if self.log_scale.shape != shape or self.factors.shape[:-1] != shape:
+            raise ValueError(
+                "a logistic-normal needs a log-scale and a row of factors for each location; got locations of shape "
+                f"{tuple(shape)}, log-scales of shape {tuple(self.log_scale.shape)} and factors of shape "
+                f"{tuple(self.factors.shape)}."
+            )
+
+    @property
+    def num_classes(self) -> int:
+        """K."""
+        return self.location.shape[-1]
+
+    @property
+    def rank(self) -> int:
+        """R, the number of factors."""
+        return self.factors.shape[-1]
+
+    def __len__(self) -> int:
+        return len(self.location)
+
+    def __getitem__(self, rows: object) -> "LogisticNormal":
+        """Some rows of the batch, by any index that torch understands."""
+        return LogisticNormal(self.location[rows], self.log_scale[rows], self.factors[rows])  # type: ignore[index]
+
+    @classmethod
+    def cat(cls, parts: Sequence["LogisticNormal"]) -> "LogisticNormal":
+        """Several batches as one."""
+        columns = zip(*map(_fields, parts), strict=True)
+        return cls(*(torch.cat(column) for column in columns))
+
+    def to(self, target: torch.dtype | torch.device | str) -> "LogisticNormal":
+        """The same distributions in another dtype or on another device."""
+        return LogisticNormal(*(each.to(target) for each in _fields(self)))
+
+    def cpu(self) -> "LogisticNormal":
+        """The same distributions in the memory of the CPU."""
+        return LogisticNormal(*(each.cpu() for each in _fields(self)))
+
+    def where(self, known: Bool[Tensor, "*B"]) -> "LogisticNormal":
+        """The same distributions in some rows, and NaN in all others."""
+        each = known.unsqueeze(-1)
+        location, log_scale = (torch.where(each, values, torch.nan) for values in (self.location, self.log_scale))
+        return LogisticNormal(location, log_scale, torch.where(each.unsqueeze(-1), self.factors, torch.nan))
+
+    def replaced(self, rows: Int64[Tensor, " N"], others: "LogisticNormal") -> "LogisticNormal":
+        """The same distributions with others, of the same rank, in some rows."""
+        pairs = zip(_fields(self), _fields(others), strict=True)
+        return LogisticNormal(*(ours.index_copy(0, rows, theirs.to(ours)) for ours, theirs in pairs))
+
+    def detach(self) -> "LogisticNormal":
+        """The same distributions without gradients."""
+        return LogisticNormal(*(each.detach() for each in _fields(self)))
+
+    # The predictive distribution, by the fixed rule
+
+    def log_points(self, num_points: int | None = None) -> Float[Tensor, "M *B K"]:
+        """The fixed points that stand for the distribution, all of one weight, as log-probabilities.
+
+        They are differentiable, and serve wherever particles do.
+        """
+        return self._logits(num_points).log_softmax(-1)
+
+    def _logits(self, num_points: int | None = None) -> Float[Tensor, "M *B K"]:
+        if self.num_classes == 2:
+            return self._two_logits(num_points)
+        size = self.num_classes + self.rank
+        points = points_like(num_points or num_points_for(size), size, self.location)
+        own, shared = points.split([self.num_classes, self.rank], -1)
+        own = own.reshape(len(points), *(1,) * (self.location.ndim - 1), self.num_classes)
+        return self._moved(own, torch.einsum("mr,...kr->m...k", shared, self.factors))
+
+    def _moved(self, own: Tensor, shared: Tensor) -> Tensor:
+        """Logits whose noise is of standard size for each class, plus a part that classes share."""
+        return self.location + self.log_scale.exp() * own + shared
+
+    def _two_logits(self, num_points: int | None) -> Float[Tensor, "M *B 2"]:
+        """For two classes the difference of the logits says all, and it takes points in one dimension."""
+        points = points_like(num_points or num_points_for(1), 1, self.location)
+        own, shared = torch.exp(2 * self.log_scale).sum(-1), self.factors.diff(dim=-2).square().sum((-2, -1))
+        away = (own + shared).sqrt() * points.reshape(-1, *(1,) * (self.location.ndim - 1)) / 2
+        return self.location + torch.stack([away, -away], -1)
+
+    @cached_property
+    def _averages(self) -> tuple[Float64[Tensor, "*B K"], Float64[Tensor, "*B"], Float64[Tensor, "*B"]]:
+        """Averages over the fixed points, all that measures need: log of the mean, entropy, and the sum of all ln pi.
+
+        They are taken in the type of the location. Nothing cancels in them, so that float32 keeps seven digits, also next to
+        a corner; a class below 1e-38 counts as 1e-38 there.
+        """
+        logits = self._logits()
+        top, largest = logits.max(-1, keepdim=True)
+        below = logits - top
+        shares = below.exp()
+        others = shares.scatter(-1, largest, 0.0).sum(-1)  # in units of the largest, which is left out
+        log_norm = torch.log1p(others)
+        entropies = log_norm - (shares * below).sum(-1) / (1 + others)
+        mean = (shares / (1 + others).unsqueeze(-1)).mean(0)
+        log_mean = normalised(mean.clamp(min=torch.finfo(mean.dtype).tiny).log())
+        total = below.sum(-1) - self.num_classes * log_norm
+        return log_mean, entropies.double().mean(0), total.double().mean(0)
+
+    @property
+    def _log_mean(self) -> Float64[Tensor, "*B K"]:
+        return self._averages[0]
+
+    @property
+    def mean(self) -> Float[Tensor, "*B K"]:
+        """The predictive distribution: the average of the class probabilities."""
+        return self._log_mean.exp().to(self.location.dtype)
+
+    @property
+    def log_mean(self) -> Float[Tensor, "*B K"]:
+        """Logarithms of the mean."""
+        return self._log_mean.to(self.location.dtype)
+
+    @property
+    def log_precision(self) -> Float[Tensor, "*B"]:
+        r"""The log-precision of the Dirichlet with the same spread, where the spread is small.
+
+        .. math::
+            \ln(K - 1) - \ln T, \qquad T = \mathrm{tr}(G \Sigma)
+            = \tfrac12 \sum_{j, k} h_j h_k \mathrm{Var}[\ln\pi_j - \ln\pi_k], \qquad G = \mathrm{diag}(h) - h h^\top
+
+        :math:`G` is the Fisher information of the class in the logits at the mean :math:`h`. So :math:`T` is the mean
+        squared distance of the class probabilities from their mean, in the unit in which a class tells them apart, and
+        classes that are next to impossible do not count. Half of it is the mutual information, where that is small.
+        """
+        log_h, log_others = log_shares(self._log_mean)
+        h = log_h.exp()
+        own = (torch.exp(log_h + log_others + 2 * self.log_scale.double())).sum(-1)
+        factors = self.factors.double()
+        away = factors - (h.unsqueeze(-1) * factors).sum(-2, keepdim=True)
+        # No term is negative, so that nothing cancels next to a corner.
+        spread = own + (h.unsqueeze(-1) * away.square()).sum((-2, -1))
+        return (math.log(self.num_classes - 1) - spread.clamp(min=1e-300).log()).to(self.location.dtype)
+
+    def expected_entropy(self) -> Float[Tensor, "*B"]:
+        """Aleatoric uncertainty: the mean entropy of class probabilities drawn from the distribution."""
+        return self._averages[1].to(self.location.dtype)
+
+    def mutual_information(self) -> Float[Tensor, "*B"]:
+        """Epistemic uncertainty: the entropy of the mean minus the expected entropy; never negative."""
+        return (entropy(self._log_mean) - self._averages[1]).clamp(min=0).to(self.location.dtype)
+
+    def interval(self, level: float = 0.9) -> tuple[Float[Tensor, "*B K"], Float[Tensor, "*B K"]]:
+        r"""Lower and upper end of a credible interval of each class probability, with equal tails.
+
+        The log-odds :math:`\ln\pi_k - \ln(1 - \pi_k)` is nearly Gaussian. Its ends come from its mean, variance and skewness
+        (Cornish and Fisher's formula). Within those of level 0.9 lies a share of 0.88 to 0.92 of the distribution.
+        """
+        if not 0 < level < 1:
+            raise ValueError(f"the level of an interval must lie between 0 and 1; got {level}.")
+        flat = self.detach().to(torch.float64)._flat()
+        few = max(1, _NUMBERS_AT_ONCE // (self._num_interval_points * self.num_classes))
+        starts = range(0, max(1, len(flat)), few)  # also of an empty batch
+        parts = zip(*(flat[start : start + few]._interval(level) for start in starts), strict=True)
+        low, high = (torch.cat(ends).reshape(self.location.shape).to(self.location.dtype) for ends in parts)
+        return low, high
+
+    @property
+    def _num_interval_points(self) -> int:
+        return 4 * num_points_for(self.num_classes + self.rank)
+
+    def _flat(self) -> "LogisticNormal":
+        rows = (math.prod(self.location.shape[:-1]), self.num_classes)
+        shared = self.factors.reshape(*rows, self.rank)
+        return LogisticNormal(self.location.reshape(rows), self.log_scale.reshape(rows), shared)
+
+    def _interval(self, level: float) -> tuple[Tensor, Tensor]:
+        log_points, log_others = log_shares(self._logits(self._num_interval_points))
+        odds = log_points - log_others
+        middle = odds.mean(0)
+        away = odds - middle
+        spread = away.square().mean(0).sqrt()
+        skewness = (away / spread.clamp(min=1e-300)).pow(3).mean(0)
+        wide = math.sqrt(2) * float(torch.special.erfinv(torch.tensor(level, dtype=torch.float64)))
+        shift = middle + spread * (wide**2 - 1) * skewness / 6
+        return torch.sigmoid(shift - wide * spread), torch.sigmoid(shift + wide * spread)
+
+    # Sampling
+
+    def log_rsample(self, num_particles: int) -> Float[Tensor, "S *B K"]:
+        """Reparameterised draws as log-probabilities."""
+        shape = (num_particles, *self.location.shape)
+        own = torch.randn(shape, dtype=self.location.dtype, device=self.location.device)
+        shared = torch.randn((*shape[:-1], self.rank), dtype=self.location.dtype, device=self.location.device)
+        return self._moved(own, torch.einsum("s...r,...kr->s...k", shared, self.factors)).log_softmax(-1)
+
+    def rsample(self, num_particles: int) -> Float[Tensor, "S *B K"]:
+        """Reparameterised draws as probabilities."""
+        return self.log_rsample(num_particles).exp()
+
+    # Density and entropy, in closed form
+
+    def log_ratio_log_prob(self, log_particles: Float[Tensor, "*S K"]) -> Float64[Tensor, "*S"]:
+        r"""Log-density of the centred log-ratios of points, ``(B, K)`` or with more axes before the batch, in float64.
+
+        It is that of a Gaussian on the :math:`K - 1` dimensions of log-ratios that sum to 0. With :math:`P = \Sigma^{-1}`,
+        :math:`u = 1/\sqrt K` and the residual :math:`r`, the integral over the direction that does not count gives
+
+        .. math::
+            -\tfrac12 \Big[(K - 1) \ln 2\pi + \ln|\Sigma| + \ln u^\top P u + r^\top P r
+            - \frac{(u^\top P r)^2}{u^\top P u}\Big].
+        """
+        log_particles = log_particles.double()
+        residual = log_particles - log_particles.mean(-1, keepdim=True) - self.location.double()
+        inverse_scale, factors, root = self._whitening()
+        own = residual * inverse_scale
+        shared = self._solved(root, factors, own)
+        along_own, along_shared = self._direction(inverse_scale, factors, root)
+        within = (along_own.square().sum(-1) - along_shared.square().sum(-1)).clamp(min=1e-300)
+        across = (along_own * own).sum(-1) - (along_shared * shared).sum(-1)
+        square = own.square().sum(-1) - shared.square().sum(-1) - across.square() / within
+        return -0.5 * ((self.num_classes - 1) * _LOG_2_PI + self._log_volume(root, within) + square)
+
+    def log_prob(self, log_particles: Float[Tensor, "*S K"]) -> Float[Tensor, "*S"]:
+        """Log-density on the simplex at points given as log-probabilities, in its first ``K - 1`` coordinates."""
+        points = normalised(log_particles)
+        value = self.log_ratio_log_prob(points) - 0.5 * math.log(self.num_classes) - points.sum(-1)
+        return value.to(self.location.dtype)
+
+    def entropy(self) -> Float[Tensor, "*B"]:
+        r"""Differential entropy on the simplex.
+
+        .. math:: \tfrac{K-1}{2} \ln 2\pi e + \tfrac12 \ln|H \Sigma H|_+ + \tfrac12 \ln K + \sum_k E[\ln\pi_k]
+
+        The determinant is that of the :math:`K - 1` dimensions. The last term is an average over the fixed points.
+        """
+        inverse_scale, factors, root = self._whitening()
+        along_own, along_shared = self._direction(inverse_scale, factors, root)
+        within = (along_own.square().sum(-1) - along_shared.square().sum(-1)).clamp(min=1e-300)
+        log_ratios = 0.5 * ((self.num_classes - 1) * (1 + _LOG_2_PI) + self._log_volume(root, within))
+        value = log_ratios + 0.5 * math.log(self.num_classes) + self._averages[2]
+        return value.to(self.location.dtype)
+
+    def _whitening(self) -> tuple[Tensor, Tensor, Tensor]:
+        """1 / s, the factors in units of s, and the Cholesky root of I + U' U in these units."""
+        inverse_scale = torch.exp(-self.log_scale.double())
+        # Centred, since a part that all classes share would take digits and says nothing.
+        factors = self.factors.double()
+        factors = (factors - factors.mean(-2, keepdim=True)) * inverse_scale.unsqueeze(-1)
+        one = torch.eye(self.rank, dtype=torch.float64, device=factors.device)
+        # Without a check of errors, which would read a value back from a GPU: I + U' U always has a root.
+        return inverse_scale, factors, torch.linalg.cholesky_ex(one + factors.mT @ factors).L
+
+    def _solved(self, root: Tensor, factors: Tensor, own: Tensor) -> Tensor:
+        """The part of a residual that the factors explain."""
+        projected: Tensor = torch.einsum("...kr,...k->...r", factors, own)
+        if self.rank == 0:
+            return projected
+        before = math.prod(projected.shape[: projected.ndim + 1 - root.ndim])
+        columns = projected.reshape(before, *root.shape[:-1]).movedim(0, -1)  # (*B, R, S)
+        solved: Tensor = torch.linalg.solve_triangular(root, columns, upper=False)
+        return solved.movedim(-1, 0).reshape(projected.shape)
+
+    def _direction(self, inverse_scale: Tensor, factors: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
+        """The direction in which all logits grow alike, in the same units."""
+        along = inverse_scale / math.sqrt(self.num_classes)
+        return along, self._solved(root, factors, along)
+
+    def _log_volume(self, root: Tensor, within: Tensor) -> Float64[Tensor, "*B"]:
+        """Logarithm of the determinant of the covariance of log-ratios."""
+        diagonal = root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return 2 * (self.log_scale.double().sum(-1) + diagonal) + within.log()
+
+
+def _fields(q: LogisticNormal) -> tuple[Tensor, Tensor, Tensor]:
+    return q.location, q.log_scale, q.factors

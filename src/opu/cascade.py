@@ -13,7 +13,7 @@ from opu import measures
 from opu.batches import Batch, finite_rows, take
 from opu.checks import check_labels
 from opu.choices import check_choice
-from opu.distributions.dirichlet import Dirichlet
+from opu.distributions import Dirichlet, SimplexDistribution, fit_logistic_normal
 from opu.distributions.pointwise import maximum_likelihood
 from opu.evaluation import metrics
 from opu.prediction import Prediction, as_arrays, joined, novelty_of, predict_batches
@@ -35,7 +35,7 @@ class Cascade:
     needed most there.
 
     Args:
-        student: Predicts a Dirichlet.
+        student: Predicts a distribution on the simplex.
         teacher: Gives ``num_particles`` particles for every uncertain input.
         budget: Fraction of in-distribution inputs that may go to the teacher.
         score: The measure of uncertainty by name, such as ``least_confidence``, or ``novelty`` if it is calibrated.
@@ -96,9 +96,9 @@ class Cascade:
     def __call__(self, inputs: Any) -> Prediction:
         """Predict inputs of any kind; ``by_teacher`` of the prediction says which model gave it.
 
-        The teacher's rows have the average of its particles as probabilities, and the measures and the most likely Dirichlet
-        of its particles. Novelty and its p-value are the student's for all rows. Inputs with NaN or infinite values have no
-        prediction, and are not passed on.
+        The teacher's rows have the average of its particles as probabilities, and the measures and the most likely
+        distribution of its particles. Novelty and its p-value are the student's for all rows. Inputs with NaN or infinite
+        values have no prediction, and are not passed on.
         """
         if self.threshold is None:
             raise ValueError("the cascade has no threshold yet; call calibrate(inputs) with held-out inputs.")
@@ -116,8 +116,7 @@ class Cascade:
             ours.probabilities[rows] = measures.mean(particles).numpy()
             for name, values in as_arrays(measures.all_measures(particles)).items():
                 ours.scores[name][rows] = values
-            fitted = maximum_likelihood(particles)
-            ours = replace(ours, distribution=_replaced(ours.distribution, torch.from_numpy(rows), fitted))
+            ours = replace(ours, distribution=_replaced(ours.distribution, torch.from_numpy(rows), particles))
         return replace(ours, by_teacher=uncertain)
 
     def report(self, x: Any, labels: Tensor) -> dict[str, Any]:
@@ -155,10 +154,9 @@ class Cascade:
         return predict_batches(self.student, batches_for(as_student(self.student), inputs, finite=False))
 
 
-def _replaced(q: Dirichlet | None, rows: Tensor, others: Dirichlet) -> Dirichlet:
-    """The Dirichlets with others in some rows."""
+def _replaced(q: SimplexDistribution | None, rows: Tensor, log_particles: Tensor) -> SimplexDistribution:
+    """The distributions with those that fit particles best in some rows."""
     assert q is not None
-    columns = []
-    for ours, theirs in ((q.mean, others.mean), (q.log_precision, others.log_precision), (q.log_mean, others.log_mean)):
-        columns.append(ours.clone().index_copy(0, rows, theirs.to(ours)))
-    return Dirichlet(*columns)
+    if isinstance(q, Dirichlet):
+        return q.replaced(rows, maximum_likelihood(log_particles))
+    return q.replaced(rows, fit_logistic_normal(log_particles, q.rank))

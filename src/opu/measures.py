@@ -13,17 +13,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from opu.distributions.dirichlet import Dirichlet
+from opu.distributions import SimplexDistribution
 from opu.distributions.pointwise import maximum_likelihood
 from opu.distributions.simplex import divergence, entropy, normalised
 from opu.novelty import Novelty
 
-Source = Dirichlet | Float[Tensor, "S B K"]
+Source = SimplexDistribution | Float[Tensor, "S B K"]
 
 
 def mean(source: Source) -> Float[Tensor, "B K"]:
     """The predictive distribution: class probabilities."""
-    if isinstance(source, Dirichlet):
+    if isinstance(source, SimplexDistribution):
         return source.mean
     return _log_mean(source).exp().to(_dtype(source))
 
@@ -45,17 +45,17 @@ def least_confidence(source: Source) -> Float[Tensor, " B"]:
 
 def negative_log_precision(source: Source) -> Float[Tensor, " B"]:
     """C: minus the logarithm of the Dirichlet's precision."""
-    return -_dirichlet(source).log_precision
+    return -_fitted(source).log_precision
 
 
 def differential_entropy(source: Source) -> Float[Tensor, " B"]:
     """D: the differential entropy of the Dirichlet. It falls without bound where the precision per class is below 1."""
-    return _dirichlet(source).entropy()
+    return _fitted(source).entropy()
 
 
 def expected_entropy(source: Source) -> Float[Tensor, " B"]:
     """EE, aleatoric uncertainty: the mean entropy of the class probabilities drawn from the distribution."""
-    if isinstance(source, Dirichlet):
+    if isinstance(source, SimplexDistribution):
         return source.expected_entropy()
     return entropy(normalised(source)).mean(0).to(_dtype(source))
 
@@ -66,7 +66,7 @@ def mutual_information(source: Source) -> Float[Tensor, " B"]:
     For particles it is computed as their mean KL from the predictive distribution, since two nearly equal entropies would
     leave rounding of 1e-16, which is more than the information of particles that agree to eight digits.
     """
-    if isinstance(source, Dirichlet):
+    if isinstance(source, SimplexDistribution):
         return source.mutual_information()
     particles = normalised(source)
     return divergence(particles, _log_mean(particles).unsqueeze(0)).mean(0).to(_dtype(source))
@@ -95,7 +95,7 @@ class Measure:
         """One value per input; ``novelty`` is needed by the measure of that name alone."""
         if self.function is not None:
             return self.function(source)
-        if novelty is None or not isinstance(source, Dirichlet):
+        if novelty is None or not isinstance(source, SimplexDistribution):
             raise ValueError("novelty needs a student's prediction and its calibrated score; call opu.calibrate first.")
         score: Tensor = novelty(source)
         return score
@@ -123,19 +123,19 @@ def named(*symbols: str) -> tuple[str, ...]:
 @torch.no_grad()
 def all_measures(source: Source, novelty: Novelty | None = None) -> dict[str, Float[Tensor, " B"]]:
     """Every measure by name, novelty included where its calibrated score is given; particles are fitted once."""
-    fitted = source if isinstance(source, Dirichlet) else maximum_likelihood(source)
+    fitted = source if isinstance(source, SimplexDistribution) else maximum_likelihood(source)
     known = [measure for measure in _ENTRIES if measure.function is not None or novelty is not None]
     return {measure.name: measure(fitted if measure.fitted else source, novelty) for measure in known}
 
 
 def _log_mean(source: Source) -> Tensor:
     """Logarithms of the predictive distribution, normalised in float64 so that one near certainty keeps its digits."""
-    return normalised(source.log_mean if isinstance(source, Dirichlet) else source.double().logsumexp(0))
+    return normalised(source.log_mean if isinstance(source, SimplexDistribution) else source.double().logsumexp(0))
 
 
-def _dirichlet(source: Source) -> Dirichlet:
-    return source if isinstance(source, Dirichlet) else maximum_likelihood(source)
+def _fitted(source: Source) -> SimplexDistribution:
+    return source if isinstance(source, SimplexDistribution) else maximum_likelihood(source)
 
 
 def _dtype(source: Source) -> torch.dtype:
-    return source.mean.dtype if isinstance(source, Dirichlet) else source.dtype
+    return source.mean.dtype if isinstance(source, SimplexDistribution) else source.dtype

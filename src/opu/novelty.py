@@ -28,7 +28,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from opu.distributions.dirichlet import Dirichlet
+from opu.distributions import SimplexDistribution
 from opu.ranks import Slack, combined, left_out, negative_log_p, tail_scales
 
 MOST_INPUTS = 2048
@@ -84,7 +84,7 @@ class Novelty(nn.Module):
         _measure_tails(self)
 
     @classmethod
-    def fit(cls, q: Dirichlet, blend: Blend = FOR_IMAGES) -> "Novelty":
+    def fit(cls, q: SimplexDistribution, blend: Blend = FOR_IMAGES) -> "Novelty":
         """Calibrate on predictions for held-out in-distribution inputs: at least ten, better some hundreds."""
         if len(q) < FEWEST_INPUTS:
             raise ValueError(
@@ -104,11 +104,11 @@ class Novelty(nn.Module):
         entropy, dispersion = columns.sort(0).values.unbind(-1)
         return cls(entropy, dispersion, scores.sort().values, numbers)
 
-    def forward(self, q: Dirichlet) -> Float[Tensor, "*B"]:
+    def forward(self, q: SimplexDistribution) -> Float[Tensor, "*B"]:
         """N: it grows with novelty, and has no upper bound."""
         return self._score(q).to(q.mean.dtype)
 
-    def p_value(self, q: Dirichlet) -> Float[Tensor, "*B"]:
+    def p_value(self, q: SimplexDistribution) -> Float[Tensor, "*B"]:
         """The conformal p-value: of in-distribution inputs, at most a fraction ``a`` has one of ``a`` or less.
 
         It is never below ``1 / (n + 1)`` for ``n`` calibration inputs (2,048 at most), since these prove no more than that.
@@ -118,7 +118,7 @@ class Novelty(nn.Module):
         count = len(self.scores) + 1
         return ((count - smaller).double() / count).to(q.mean.dtype)
 
-    def _score(self, q: Dirichlet) -> Float[Tensor, "*B"]:
+    def _score(self, q: SimplexDistribution) -> Float[Tensor, "*B"]:
         # Twice the slack of calibration scores, so that an input which ties with some of them ranks below all of these.
         measured = _measures(q, self.blend)
         values = self.slack()(measured, 2)
@@ -206,7 +206,7 @@ def shares_of(blend: Float[Tensor, "2"]) -> Float[Tensor, "2"]:
     return torch.stack([1 - blend[0], blend[0]])
 
 
-def _measures(q: Dirichlet, blend: Float[Tensor, "2"]) -> Float[Tensor, "*B 2"]:
+def _measures(q: SimplexDistribution, blend: Float[Tensor, "2"]) -> Float[Tensor, "*B 2"]:
     log_mean = q.log_mean.double().log_softmax(-1)
     entropy = torch.special.entr(log_mean.exp()).sum(-1)
     return torch.stack([entropy, -q.log_precision.double() - blend[1] * log_mean.mean(-1)], -1)

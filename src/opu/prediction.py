@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from opu import measures
 from opu.batches import Batch, check_batch, finite_rows, fit_to, split
 from opu.checks import optional
-from opu.distributions.dirichlet import Dirichlet
+from opu.distributions import SimplexDistribution, cat
 from opu.novelty import Novelty, check_rate
 from opu.teachers import Teacher
 from opu.teachers.base import evaluating
@@ -46,7 +46,7 @@ class Prediction:
     probabilities: Float[np.ndarray, "B K"]
     scores: Scores
     novelty_p_value: NDArray[np.float64] | None = None
-    distribution: Dirichlet | None = None
+    distribution: SimplexDistribution | None = None
     by_teacher: Bool[np.ndarray, " B"] | None = None
     num_calibration: int | None = None
 
@@ -104,7 +104,7 @@ class Prediction:
             raise ValueError(
                 "these predictions hold no distribution, so there are no intervals; predict with a student."
             )
-        low, high = self.distribution.marginals().interval(level)
+        low, high = self.distribution.interval(level)
         return low.double().numpy(), high.double().numpy()
 
     @property
@@ -239,27 +239,17 @@ def as_arrays(scores: Mapping[str, Tensor]) -> Scores:
 
 def _predicted(student: nn.Module, x: Batch, novelty: Novelty | None) -> Prediction:
     with evaluating(student):
-        q: Dirichlet = student(x)
+        q: SimplexDistribution = student(x)
     # Pooling and activations may hide that an input is not finite; what the network then says means nothing.
     known = finite_rows(x) & q.mean.isfinite().all(-1) & q.log_precision.isfinite()
     if not bool(known.all()):
-        q = _blanked(q, known)
-    here = Dirichlet(q.mean.cpu(), q.log_precision.cpu(), q.log_mean.cpu())
+        q = q.where(known)  # NaN in all other rows, for which novelty has the least p-value
+    here = q.cpu()
     scores = as_arrays(measures.all_measures(q, novelty))
     if novelty is None:
         return Prediction(q.mean.cpu().numpy(), scores, None, here)
     p_values = novelty.p_value(q).double().cpu().numpy()
     return Prediction(q.mean.cpu().numpy(), scores, p_values, here, num_calibration=len(novelty.scores))
-
-
-def _blanked(q: Dirichlet, known: Bool[Tensor, " B"]) -> Dirichlet:
-    """NaN in all rows that are not known, for which novelty has the least p-value."""
-
-    def blank(values: Tensor, rows: Tensor) -> Tensor:
-        return torch.where(rows, values, torch.nan)
-
-    each = known.unsqueeze(-1)
-    return Dirichlet(blank(q.mean, each), blank(q.log_precision, known), blank(q.log_mean, each))
 
 
 def joined(parts: list[Prediction]) -> Prediction:
@@ -272,7 +262,7 @@ def joined(parts: list[Prediction]) -> Prediction:
         np.concatenate([part.probabilities for part in parts]),
         scores,
         np.concatenate(p_values) if p_values else None,
-        Dirichlet.cat(found) if found else None,
+        cat(found) if found else None,
         np.concatenate(asked) if asked else None,
         parts[0].num_calibration,
     )

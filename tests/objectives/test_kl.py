@@ -384,3 +384,26 @@ def test_a_contradicted_precision_is_pushed_down_however_large(log_precision):
     particles = torch.tensor([[[-2.0, -0.5, -1.0]], [[0.0, -3.0, -1.0]]], dtype=torch.float64).log_softmax(-1)
     ForwardKL()(None, particles, q).sum().backward()
     assert float(g.grad) > 1e200
+
+
+# Logistic-normals
+
+
+def test_for_a_logistic_normal_it_is_the_gaussian_likelihood_of_the_log_ratios():
+    q = opu.LogisticNormal(torch.randn(3, 4).double(), torch.randn(3, 4).double() / 3, torch.randn(3, 4, 2).double())
+    log_particles = q.log_rsample(50)
+    got = ForwardKL()(NO_INPUT, log_particles, q)
+    torch.testing.assert_close(got, -q.log_ratio_log_prob(log_particles).mean(0))
+    # The moments of the fitted Gaussian are the optimum, so that any change makes it worse.
+    best = opu.fit_logistic_normal(log_particles)
+    wider = opu.LogisticNormal(best.location, best.log_scale + 0.1, 1.1 * best.factors)
+    assert (ForwardKL()(NO_INPUT, log_particles, best) < ForwardKL()(NO_INPUT, log_particles, wider)).all()
+    assert (ForwardKL()(NO_INPUT, log_particles, best) < got).all()
+
+
+def test_particles_that_contradict_a_sharp_logistic_normal_give_finite_gradients():
+    parameters = [torch.zeros(1, 3), torch.full((1, 3), -10.0), torch.zeros(1, 3, 1)]
+    parameters = [each.requires_grad_() for each in parameters]
+    log_particles = torch.tensor([[0.0, -1e3, -2e3], [-1e3, 0.0, -1e3]]).view(2, 1, 3)
+    ForwardKL()(NO_INPUT, log_particles, opu.LogisticNormal(*parameters)).sum().backward()
+    assert all(each.grad.isfinite().all() for each in parameters)

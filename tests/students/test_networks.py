@@ -61,7 +61,7 @@ def test_rows_do_not_depend_on_their_company(name):
 def test_the_prediction_is_the_softmax_and_the_link_of_the_networks(name, link):
     make, shape = BUILDERS[name]
     student = make().eval()
-    student.link = type(student)(nn.Identity(), nn.Identity(), link=link).link
+    student.family = type(student)(nn.Identity(), nn.Identity(), link=link).family
     x = torch.randn(5, *shape)
     features = x if student.trunk is None else student.trunk(x).flatten(1)
     q = student(x)

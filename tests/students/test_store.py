@@ -229,6 +229,7 @@ def test_the_folder_holds_one_safetensors_file_and_nothing_else(tmp_path):
         "num_classes": 3,
         "hidden": [6],
         "shared_trunk": False,
+        "family": "dirichlet",
         "link": "softsign(-2.0, 7.0)",
     }
     assert set(header) == set(student.state_dict())
@@ -503,7 +504,10 @@ WRONG = {
     "no unit": ({"hidden": [0]}, "hidden must be a positive integer, not 0"),
     "a number for a list": ({"hidden": 6}, "hidden must be a list of some numbers, not 6"),
     "a number for a flag": ({"shared_trunk": 0}, "shared_trunk must be true or false, not 0"),
-    "an entry too many": ({"depth": 3}, "'depth' is not one of num_features, hidden, link, num_classes, shared_trunk"),
+    "an entry too many": (
+        {"depth": 3},
+        "'depth' is not one of num_features, hidden, family, link, num_classes, shared_trunk",
+    ),
     "a long link": ({"link": "exp" * 100}, "link must be a short text, not 'expexp"),
     "a link in a list": ({"link": ["exp"]}, "link must be a short text"),
     "bounds without a difference": ({"link": "sigmoid(-1e308, 1e308)"}, "bounds of a link .* at most 1e\\+30 in size"),

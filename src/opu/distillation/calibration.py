@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from opu.batches import Batch, fit_to, split, take, tensors
-from opu.distributions.dirichlet import Dirichlet
+from opu.distributions import SimplexDistribution, cat
 from opu.inputs.source import NONE
 from opu.novelty import FOR_IMAGES, FOR_TABLES, Blend, Novelty
 from opu.students.base import as_student
@@ -49,7 +49,7 @@ def default_blend(example: Batch) -> Blend:
 
 
 @torch.no_grad()
-def predict_all(student: nn.Module, batches: Iterable[Batch], batch_size: int = 1024) -> Dirichlet:
+def predict_all(student: nn.Module, batches: Iterable[Batch], batch_size: int = 1024) -> SimplexDistribution:
     """The predicted distributions of all inputs, some at a time."""
     parts = (part for batch in batches for part in split(batch, batch_size))
-    return Dirichlet.cat([student(fit_to(part, student)) for part in parts])
+    return cat([student(fit_to(part, student)) for part in parts])

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from opu.batches import Batch, each, first_tensor, num_rows, shapes, tensors
 from opu.digests import Digest, layers_of
 from opu.distillation.recipe import Plan, Recipe
-from opu.distributions.dirichlet import Dirichlet
+from opu.distributions import Dirichlet, LogisticNormal, SimplexDistribution
 from opu.files import plain
 from opu.inputs import InMemory, Source
 from opu.inputs.random_state import fixed_random_state
@@ -52,7 +52,7 @@ def of_student(student: nn.Module) -> dict[str, Any]:
 
 
 def of_answers(
-    teacher: BaseTeacher, source: Source, example: Batch, recipe: Recipe, num_classes: int
+    teacher: BaseTeacher, source: Source, example: Batch, recipe: Recipe, num_classes: int, family: str = "dirichlet"
 ) -> dict[str, dict[str, Any]]:
     """What a teacher, and functions of a user's own, say of a few inputs with fixed random numbers.
 
@@ -73,11 +73,18 @@ def of_answers(
 
         def values() -> Tensor:
             logits = torch.randn(5, num_rows(x), num_classes + 1).to(first_tensor(x).device)
-            q = Dirichlet.from_logits(logits[0, :, 1:], logits[0, :, 0])
+            q = _some_prediction(logits[0], family)
             return objective(x, logits[1:, :, 1:].log_softmax(-1), q)
 
         found["objective"] = {f"values {place}": _twice(values)}
     return {what: {name: said for name, said in each.items() if said != _FAILED} for what, each in found.items()}
+
+
+def _some_prediction(numbers: Tensor, family: str) -> SimplexDistribution:
+    logits = numbers[:, 1:]
+    if family == "dirichlet":
+        return Dirichlet.from_logits(logits, numbers[:, 0])
+    return LogisticNormal(logits, logits.flip(-1), logits.new_zeros(*logits.shape, 0))
 
 
 def _parts(transform: Callable[..., Batch], x: Batch) -> Iterable[Tensor]:

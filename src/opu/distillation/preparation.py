@@ -16,7 +16,7 @@ from opu.devices import device_of
 from opu.distillation.fingerprint import Fingerprint, of_answers, of_student
 from opu.distillation.recipe import Plan, Recipe
 from opu.distillation.state import HeldOut
-from opu.distributions.dirichlet import Dirichlet
+from opu.distributions import SimplexDistribution
 from opu.inputs import Features, Feed, InMemory, Source, as_source
 from opu.inputs.random_state import random_state
 from opu.objectives import BaseObjective
@@ -127,15 +127,17 @@ def prepare(
         held_out = _given(theirs, example)
     ours.saw(take(example, slice(0, 1)), [str(name) for name in inputs.columns] if hasattr(inputs, "columns") else None)
     # An optimiser keeps its state in another form on a GPU, so a run goes on where it began.
-    settings = recipe.settings(num_classes) | {"link": ours.link_name(), "device": device.type}
+    family = ours.family_name()
+    settings = recipe.settings(num_classes, family) | {"link": ours.link_name(), "device": device.type}
+    settings |= {"family": family} if family != "dirichlet" else {}
     parts: Fingerprint | None = None
     if compare:
         parts = {"student": of_student(ours), "inputs": source.fingerprint(), "held_out": judged_by}
         parts |= {"teacher": unchanged(asked, made_of)}
-        parts |= of_answers(bound, source, to_device(example, device), recipe, num_classes)
+        parts |= of_answers(bound, source, to_device(example, device), recipe, num_classes, family)
         if hasattr(inputs, "columns"):
             parts["inputs"]["columns"] = ", ".join(map(str, inputs.columns))
-    objective = recipe.make_objective(num_classes)
+    objective = recipe.make_objective(num_classes, family)
     return Prepared(bound, ours, source, example, recipe, objective, held_out, settings, parts)
 
 
@@ -176,7 +178,7 @@ def _check_agreement(teacher: BaseTeacher, student: BaseStudent, x: Batch, more:
             q = student(x)
         except (RuntimeError, TypeError, AttributeError, KeyError, IndexError) as error:
             raise explained(student, x, error) from error
-        if not isinstance(q, Dirichlet):
+        if not isinstance(q, SimplexDistribution):
             raise ValueError(
                 f"a student must predict a Dirichlet for each input; this one gives a {type(q).__name__}. Make one with "
                 "opu.students.from_teacher(teacher)."

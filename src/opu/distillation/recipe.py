@@ -94,9 +94,9 @@ class Recipe:
         if isinstance(self.objective, str):
             objectives.parse(self.objective)
 
-    def make_objective(self, num_classes: int) -> BaseObjective:
-        """The objective for this number of classes."""
-        objective = objectives.default(num_classes) if self.objective is None else self.objective
+    def make_objective(self, num_classes: int, family: str = "dirichlet") -> BaseObjective:
+        """The objective for this number of classes and this family."""
+        objective = objectives.default(num_classes, family) if self.objective is None else self.objective
         return objectives.parse(objective) if isinstance(objective, str) else as_objective(objective)
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -117,10 +117,10 @@ class Recipe:
             return self.augment
         return None if teacher.known_inputs_only else default_transform(example)
 
-    def settings(self, num_classes: int) -> dict[str, Any]:
+    def settings(self, num_classes: int, family: str = "dirichlet") -> dict[str, Any]:
         """What a resumed run must agree in, ready for a json file; functions are known by their names."""
         names = ("num_particles", "epochs", "steps", "batch_size", "learning_rate", "schedule", "updates", "bank")
-        chosen = objectives.default(num_classes) if self.objective is None else self.objective
+        chosen = objectives.default(num_classes, family) if self.objective is None else self.objective
         return {
             "objective": _text(chosen),
             "augmented_fraction": 0.0 if self.augment is None else self.augmented_fraction,

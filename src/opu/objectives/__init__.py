@@ -55,13 +55,20 @@ def parse(text: str) -> WeightedSum:
 MAX_CLASSES_FOR_KL = 50
 
 
-def default(num_classes: int) -> str:
-    """The default objective: clipped KL, averaged over the classes, plus exact MMD.
+def default(num_classes: int, family: str = "dirichlet") -> str:
+    """The default objective for students of a family.
+
+    For logistic-normals it is KL, averaged over the classes, plus the cross-entropy of the mean, plus MMD. KL alone fits
+    the log-ratios of classes that are next to impossible as closely as those of the others.
+
+    For Dirichlets it is clipped KL, averaged over the classes, plus exact MMD.
 
     KL is a sum over classes and MMD is not, so the weight of KL must fall with the number of classes, or the mean would
     drift away from the teacher's. With hundreds of classes it does so at any useful weight of KL, and the cross-entropy
     of the mean takes its place.
     """
+    if family != "dirichlet":
+        return f"{1 / num_classes:.3g}*kl + cross_entropy + 10*mmd"
     if num_classes > MAX_CLASSES_FOR_KL:
         return "cross_entropy + 10*mmd"
     return f"{1 / num_classes:.3g}*clipped_kl + 10*mmd"

@@ -9,14 +9,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from opu.batches import Batch
-from opu.distributions.dirichlet import Dirichlet
+from opu.distributions import SimplexDistribution
 
 
 @runtime_checkable
 class Objective(Protocol):
     """How far each Dirichlet is from its particles; smaller is closer."""
 
-    def __call__(self, x: Batch, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
+    def __call__(self, x: Batch, log_particles: Float[Tensor, "S B K"], q: SimplexDistribution) -> Float[Tensor, " B"]:
         """One value per input."""
         ...
 
@@ -29,7 +29,7 @@ class BaseObjective(ABC):
     """
 
     @abstractmethod
-    def __call__(self, x: Batch, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
+    def __call__(self, x: Batch, log_particles: Float[Tensor, "S B K"], q: SimplexDistribution) -> Float[Tensor, " B"]:
         """One value per input."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class WeightedSum(BaseObjective):
                 raise ValueError(f"the weight of an objective must be positive and finite; got {weight} for {term!r}.")
         self.terms = [(weight, as_objective(term)) for weight, term in terms]
 
-    def __call__(self, x: Batch, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
+    def __call__(self, x: Batch, log_particles: Float[Tensor, "S B K"], q: SimplexDistribution) -> Float[Tensor, " B"]:
         """The weighted sum of the terms, per input."""
         first, *others = (weight * term(x, log_particles, q) for weight, term in self.terms)
         return sum(others, first)
@@ -87,7 +87,7 @@ class _Callable(BaseObjective):
     def __init__(self, function: Objective) -> None:
         self.function = function
 
-    def __call__(self, x: Batch, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
+    def __call__(self, x: Batch, log_particles: Float[Tensor, "S B K"], q: SimplexDistribution) -> Float[Tensor, " B"]:
         return self.function(x, log_particles, q)
 
     def __repr__(self) -> str:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
 from opu.batches import Batch, tensors
-from opu.distributions.dirichlet import Dirichlet
+from opu.distributions import SimplexDistribution
 from opu.objectives.base import BaseObjective
 
 
@@ -66,7 +66,7 @@ class CriticEMD(BaseObjective):
         self.optimizer: Optimizer | None = None
         self._shape: tuple[int, int] | None = None
 
-    def __call__(self, x: Batch, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
+    def __call__(self, x: Batch, log_particles: Float[Tensor, "S B K"], q: SimplexDistribution) -> Float[Tensor, " B"]:
         """One value per input; if gradients are enabled, the critic is trained first."""
         particles = log_particles.detach().exp().to(q.mean)
         num_samples = self.num_samples or len(particles)

@@ -7,8 +7,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from opu.batches import Batch
+from opu.distributions import SimplexDistribution
 from opu.distributions.dirichlet import Dirichlet
 from opu.distributions.kernels import Exponential, Kernel
+from opu.distributions.logistic_normal import LogisticNormal
 from opu.distributions.moments import kernel_between, kernel_to_points, kernel_within
 from opu.objectives.base import BaseObjective
 
@@ -34,8 +36,10 @@ class ExactMMD(BaseObjective):
         self.kernel = kernel or Exponential()
         self._coefficients = _without_constant(self.kernel.power_series())
 
-    def __call__(self, x: Batch, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
+    def __call__(self, x: Batch, log_particles: Float[Tensor, "S B K"], q: SimplexDistribution) -> Float[Tensor, " B"]:
         """One value per input; differentiable in the Dirichlet."""
+        if isinstance(q, LogisticNormal):
+            return squared_mmd_to_points(self.kernel, log_particles.detach().exp(), q.log_points().exp())
         particles = log_particles.detach().exp()
         to_particles = kernel_to_points(q, particles, self._coefficients)
         within = kernel_within(q, self._coefficients)
@@ -44,6 +48,19 @@ class ExactMMD(BaseObjective):
 
     def __repr__(self) -> str:
         return f"ExactMMD({self.kernel})"
+
+
+def squared_mmd_to_points(
+    kernel: Kernel, particles: Float[Tensor, "S B K"], points: Float[Tensor, "M B K"]
+) -> Float[Tensor, " B"]:
+    """Squared MMD between particles and the fixed points of a logistic-normal; differentiable in the points.
+
+    Pairs of a point with itself count: the points are a rule for integrals, not a sample.
+    """
+    left, right = particles.permute(1, 0, 2).to(points), points.permute(1, 0, 2)
+    constant = kernel.power_series()[0]
+    within, between = kernel.gram(right, right) - constant, kernel.gram(left, right) - constant
+    return _among_particles(kernel, particles) + within.mean((1, 2)) - 2 * between.mean((1, 2))
 
 
 def squared_mmd_between(p: Dirichlet, q: Dirichlet, kernel: Kernel) -> Float[Tensor, " B"]:

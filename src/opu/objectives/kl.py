@@ -6,8 +6,9 @@ from torch import Tensor
 
 from opu.batches import Batch
 from opu.checks import check_positive
-from opu.distributions.dirichlet import Dirichlet
+from opu.distributions import Dirichlet, SimplexDistribution
 from opu.distributions.gamma import remainder_slope
+from opu.distributions.logistic_normal import LogisticNormal
 from opu.distributions.simplex import normalised
 from opu.objectives.base import BaseObjective
 
@@ -27,8 +28,10 @@ class ForwardKL(BaseObjective):
     and a run stops with a message; :class:`ClippedKL` goes on.
     """
 
-    def __call__(self, x: Batch, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
+    def __call__(self, x: Batch, log_particles: Float[Tensor, "S B K"], q: SimplexDistribution) -> Float[Tensor, " B"]:
         """One value per input; it may be negative, as densities may exceed 1."""
+        if isinstance(q, LogisticNormal):
+            return _log_ratio_kl(log_particles, q)
         return -q.mean_log_prob(_mean_log(log_particles)).to(q.mean.dtype)
 
 
@@ -51,8 +54,10 @@ class ClippedKL(BaseObjective):
         check_positive(max_norm=float(max_norm))
         self.max_norm = max_norm
 
-    def __call__(self, x: Batch, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
+    def __call__(self, x: Batch, log_particles: Float[Tensor, "S B K"], q: SimplexDistribution) -> Float[Tensor, " B"]:
         """One value per input, that of the forward KL; the gradient is clipped."""
+        if isinstance(q, LogisticNormal):
+            return _log_ratio_kl(log_particles, q)
         mean_log, limits = _mean_log(log_particles), torch.finfo(q.mean.dtype)
         value = (-q.detach().mean_log_prob(mean_log)).clamp(limits.min, limits.max).to(q.mean.dtype)
         if not torch.is_grad_enabled():
@@ -66,6 +71,11 @@ class ClippedKL(BaseObjective):
 
     def __repr__(self) -> str:
         return f"ClippedKL({self.max_norm:g})"
+
+
+def _log_ratio_kl(log_particles: Float[Tensor, "S B K"], q: LogisticNormal) -> Float[Tensor, " B"]:
+    """Minus the mean log-density of the particles' centred log-ratios, which a Gaussian bounds by itself."""
+    return -q.log_ratio_log_prob(log_particles).mean(0).to(q.location.dtype)
 
 
 def _mean_log(log_particles: Float[Tensor, "S B K"]) -> Float64[Tensor, "B K"]:
@@ -92,7 +102,7 @@ class CrossEntropy(BaseObjective):
     teacher's if there are hundreds of classes.
     """
 
-    def __call__(self, x: Batch, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
+    def __call__(self, x: Batch, log_particles: Float[Tensor, "S B K"], q: SimplexDistribution) -> Float[Tensor, " B"]:
         """One value per input."""
         # Normalised again in float64: in float32 the logarithm of a mean of 1 - 1e-9 is 0.
-        return -(log_particles.exp().mean(0) * normalised(q.log_mean)).sum(-1).to(q.mean.dtype)
+        return -(log_particles.exp().mean(0) * normalised(q.log_mean)).sum(-1).to(log_particles.dtype)

@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from opu.batches import Batch
-from opu.distributions.dirichlet import Dirichlet
+from opu.distributions import SimplexDistribution
 from opu.distributions.kernels import RBF, Kernel, Polynomial
 from opu.objectives.base import BaseObjective
 
@@ -29,7 +29,7 @@ class SampledMMD(BaseObjective):
             raise ValueError(f"the unbiased MMD needs num_samples of at least 2; got {num_samples}.")
         self.num_samples = num_samples
 
-    def __call__(self, x: Batch, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
+    def __call__(self, x: Batch, log_particles: Float[Tensor, "S B K"], q: SimplexDistribution) -> Float[Tensor, " B"]:
         """One value per input; differentiable in the Dirichlet through its samples."""
         samples = q.rsample(self.num_samples or max(len(log_particles), 2))
         return squared_mmd(log_particles.detach().exp().to(samples), samples, self.kernel)

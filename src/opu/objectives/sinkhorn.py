@@ -9,7 +9,7 @@ from torch import Tensor
 from opu.batches import Batch
 from opu.checks import check_positive
 from opu.cuda_graph import being_captured
-from opu.distributions.dirichlet import Dirichlet
+from opu.distributions import SimplexDistribution
 from opu.distributions.kernels import squared_distances
 from opu.objectives.base import BaseObjective
 
@@ -31,7 +31,7 @@ class Sinkhorn(BaseObjective):
         check_positive(blur=blur)
         self.blur, self.num_samples, self.max_last_steps = blur, num_samples, max_last_steps
 
-    def __call__(self, x: Batch, log_particles: Float[Tensor, "S B K"], q: Dirichlet) -> Float[Tensor, " B"]:
+    def __call__(self, x: Batch, log_particles: Float[Tensor, "S B K"], q: SimplexDistribution) -> Float[Tensor, " B"]:
         """One value per input; differentiable in the Dirichlet through its samples."""
         samples = q.rsample(self.num_samples or len(log_particles))
         return sinkhorn_divergence(log_particles.detach().exp().to(samples), samples, self.blur, self.max_last_steps)

@@ -39,6 +39,10 @@ class BaseStudent(nn.Module):
         """The link that bounds the log-precision, if there is one."""
         return None
 
+    def family_name(self) -> str:
+        """The name of the family that the student predicts."""
+        return "dirichlet"
+
     def link_name(self) -> str:
         """The link as text."""
         return ""

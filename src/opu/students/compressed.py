@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from opu.students.families import Family
 from opu.students.links import Link
 from opu.students.networks import mlp
 from opu.students.student import Student
@@ -34,7 +35,8 @@ def binary_mlp(
     hidden: Sequence[int] = (400, 400),
     *,
     shared_trunk: bool = False,
-    link: Link | str = "softsign",
+    link: Link | str | None = None,
+    family: Family | str = "dirichlet",
 ) -> Student:
     """A student of fully connected layers with binary weights; the heads, which are small, keep real weights.
 
@@ -44,8 +46,9 @@ def binary_mlp(
         hidden: Widths of the hidden layers.
         shared_trunk: One trunk with two heads instead of two networks.
         link: See :class:`Student`.
+        family: ``dirichlet`` or ``logistic_normal``: what the student predicts.
     """
-    student = mlp(num_features, num_classes, hidden, shared_trunk=shared_trunk, link=link)
+    student = mlp(num_features, num_classes, hidden, shared_trunk=shared_trunk, link=link, family=family)
     assert student.architecture is not None
     student.architecture["architecture"] = "binary_mlp"
     for net in (student.trunk, student.mean_net, student.precision_net):

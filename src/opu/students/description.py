@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from opu.json_text import shown
+from opu.students.families import parse_family
 from opu.students.links import parse_link
 from opu.students.signature import check_signature, shapes_by_name
 
@@ -32,7 +33,8 @@ def check_description(description: Mapping[str, Any], shapes: Iterable[tuple[int
             if key not in known:
                 raise ValueError(f"{shown(key)} is not one of {', '.join(known)}")
             known[key](key, value)
-        missing = [key for key in ("link", "num_classes", *_NEEDED[name]) if key not in options]
+        dirichlet = options.get("family", "dirichlet") == "dirichlet"
+        missing = [key for key in (*(["link"] * dirichlet), "num_classes", *_NEEDED[name]) if key not in options]
         if missing:
             raise ValueError(f"{missing[0]} is missing")
         _check_sizes(name, options, list(shapes))
@@ -117,7 +119,18 @@ def _link(key: str, value: Any) -> None:
     parse_link(value)
 
 
-_ALL: dict[str, Callable[[str, Any], None]] = {"link": _link, "num_classes": _size, "shared_trunk": _flag}
+def _family(key: str, value: Any) -> None:
+    if not isinstance(value, str) or len(value) > _LONGEST_LINK:
+        raise ValueError(f"{key} must be a short text, not {shown(value)}")
+    parse_family(value, None, 2)
+
+
+_ALL: dict[str, Callable[[str, Any], None]] = {
+    "family": _family,
+    "link": _link,
+    "num_classes": _size,
+    "shared_trunk": _flag,
+}
 _MLP: dict[str, Callable[[str, Any], None]] = {"num_features": _size, "hidden": _sizes()}
 _FIELDS: dict[str, dict[str, Callable[[str, Any], None]]] = {
     "mlp": _MLP,

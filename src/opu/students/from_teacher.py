@@ -1,6 +1,7 @@
 """A student made from its teacher's own network and weights."""
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from opu.batches import Batch, Scores, as_scores, call, cannot_read, check_batch, fit_to, num_rows, reads
 from opu.inputs import Features
+from opu.students.families import Family, parse_family
 from opu.students.heads import NoHeadError, find_head, two_logits
 from opu.students.links import Link
 from opu.students.networks import mlp
@@ -19,7 +21,12 @@ from opu.teachers.outputs import ONE_OUTPUT, Log, Reading, TwoClasses
 
 
 def from_teacher(
-    teacher: Any, *, shared_trunk: bool = False, link: Link | str = "softsign", example: Any = None
+    teacher: Any,
+    *,
+    shared_trunk: bool = False,
+    link: Link | str | None = None,
+    family: Family | str = "dirichlet",
+    example: Any = None,
 ) -> Student:
     """A student with the teacher's architecture that starts from the teacher's weights.
 
@@ -32,6 +39,7 @@ def from_teacher(
             input must come in a teacher with ``binary=True``; the student has both classes.
         shared_trunk: One copy with two heads instead of two copies: half the cost of a prediction.
         link: See :class:`Student`.
+        family: ``dirichlet`` or ``logistic_normal``: what the student predicts.
         example: A few inputs as the network takes them: a tensor, an array, or a dict or tuple of these. They are needed if
             the network's last layer cannot be found without them, as in models of ``transformers``, and if the student is
             saved before it is distilled.
@@ -45,7 +53,7 @@ def from_teacher(
     net = trainable_copy(net)
     layers = _plain_mlp(net)
     if layers is not None:
-        return _as_mlp(layers, shared_trunk, link)
+        return _as_mlp(layers, shared_trunk, parse_family(family, link, layers[-1].out_features))
     binary = bool(getattr(teacher, "binary", False))
     num_classes, wrapped = 2 if binary else None, False
     if example is not None:
@@ -56,7 +64,7 @@ def from_teacher(
     student = from_network(
         wrapped_network(net) if wrapped else net,
         shared_trunk=shared_trunk,
-        link=link,
+        family=lambda num_classes: parse_family(family, link, num_classes),
         num_classes=num_classes,
         example=example,
     )
@@ -118,11 +126,11 @@ def _leaves(net: nn.Module) -> list[nn.Module]:
     return [leaf for child in net for leaf in _leaves(child)]
 
 
-def _as_mlp(layers: list[nn.Linear], shared_trunk: bool, link: Link | str) -> Student:
+def _as_mlp(layers: list[nn.Linear], shared_trunk: bool, family: Family) -> Student:
     """The same student as from :func:`mlp`, whose two networks can be stacked for speed."""
     *hidden, head = layers
     widths = [layer.out_features for layer in hidden]
-    student = mlp(layers[0].in_features, head.out_features, widths, shared_trunk=shared_trunk, link=link)
+    student = mlp(layers[0].in_features, head.out_features, widths, shared_trunk=shared_trunk, family=family)
     return student.to(head.weight).start_mean_from(nn.ModuleList(layers)).start_precision_from_mean()
 
 
@@ -130,7 +138,7 @@ def from_network(
     net: nn.Module,
     *,
     shared_trunk: bool,
-    link: Link | str,
+    family: Callable[[int], Family],
     num_classes: int | None,
     example: Batch | None = None,
     head_name: str | None = None,
@@ -140,7 +148,7 @@ def from_network(
     Args:
         net: Becomes part of the student.
         shared_trunk: See :func:`from_teacher`.
-        link: See :class:`Student`.
+        family: What the student predicts, by the number of classes.
         num_classes: K, if it is known; otherwise it is that of the network's last linear layer.
         example: A few inputs, with which the last layer of any network can be found.
         head_name: Name of the last layer, if it is known.
@@ -162,13 +170,14 @@ def from_network(
         trunk, head, width = copy.deepcopy(net), None, num_classes
     if num_classes < 2:
         raise ValueError(ONE_OUTPUT.format(type(reads(net)).__name__, _ONE_LOGIT_ADVICE))
-    precision_head = nn.Linear(width, 1).to(next(net.parameters()))
+    chosen = family(num_classes)
+    precision_head = nn.Linear(width, chosen.num_outputs(num_classes)).to(next(net.parameters()))
     sizes = {"shared_trunk": shared_trunk, "num_classes": num_classes, "head": head_name}
     architecture = {"architecture": "from_teacher", **sizes}
     if shared_trunk:
         assert head is not None
-        return Student(head, precision_head, trunk=trunk, link=link, architecture=architecture)
-    return Student(net, nn.Sequential(trunk, precision_head), link=link, architecture=architecture)
+        return Student(head, precision_head, trunk=trunk, family=chosen, architecture=architecture)
+    return Student(net, nn.Sequential(trunk, precision_head), family=chosen, architecture=architecture)
 
 
 _ONE_LOGIT_ADVICE = (

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from opu.batches import Path
+from opu.students.families import Family, parse_family
 from opu.students.links import Link
 from opu.students.start import copied
 from opu.students.student import Student
@@ -20,7 +21,8 @@ def mlp(
     hidden: Sequence[int] = (400, 400),
     *,
     shared_trunk: bool = False,
-    link: Link | str = "softsign",
+    link: Link | str | None = None,
+    family: Family | str = "dirichlet",
 ) -> Student:
     """A student of fully connected layers with ReLU; inputs of any shape are flattened.
 
@@ -30,11 +32,20 @@ def mlp(
         hidden: Widths of the hidden layers; the paper's are 400 and 400.
         shared_trunk: One trunk with two heads instead of two networks.
         link: See :class:`Student`.
+        family: ``dirichlet`` or ``logistic_normal``: what the student predicts.
     """
     _positive(num_features=num_features, num_classes=num_classes)
     sizes = {"num_features": num_features, "hidden": list(hidden)}
     width = hidden[-1] if hidden else num_features
-    return _student("mlp", partial(_layers, num_features, hidden), width, num_classes, shared_trunk, link, sizes)
+    return _student(
+        "mlp",
+        partial(_layers, num_features, hidden),
+        width,
+        num_classes,
+        shared_trunk,
+        parse_family(family, link, num_classes),
+        sizes,
+    )
 
 
 def lenet(
@@ -44,7 +55,8 @@ def lenet(
     hidden: int = 500,
     *,
     shared_trunk: bool = False,
-    link: Link | str = "softsign",
+    link: Link | str | None = None,
+    family: Family | str = "dirichlet",
 ) -> Student:
     """A student of two 5 x 5 convolutions with pooling and one hidden layer: 20 and 50 channels in the paper.
 
@@ -55,13 +67,14 @@ def lenet(
         hidden: Width of the hidden layer.
         shared_trunk: One trunk with two heads instead of two networks.
         link: See :class:`Student`.
+        family: ``dirichlet`` or ``logistic_normal``: what the student predicts.
     """
     _positive(num_classes=num_classes)
     if min(image_shape[1:]) < 16:
         raise ValueError(f"lenet needs images of at least 16 x 16; got {image_shape[1]} x {image_shape[2]}. Use mlp.")
     sizes = {"image_shape": list(image_shape), "channels": list(channels), "hidden": hidden}
     trunk = partial(convolutions, image_shape, channels, hidden)
-    return _student("lenet", trunk, hidden, num_classes, shared_trunk, link, sizes)
+    return _student("lenet", trunk, hidden, num_classes, shared_trunk, parse_family(family, link, num_classes), sizes)
 
 
 def from_backbone(
@@ -70,7 +83,8 @@ def from_backbone(
     num_classes: int,
     *,
     shared_trunk: bool = True,
-    link: Link | str = "softsign",
+    link: Link | str | None = None,
+    family: Family | str = "dirichlet",
 ) -> Student:
     """A student on a network of the user's, with linear heads.
 
@@ -80,17 +94,20 @@ def from_backbone(
         num_classes: K.
         shared_trunk: Both heads on one trunk; otherwise the precision gets a copy of the trunk of its own.
         link: See :class:`Student`.
+        family: ``dirichlet`` or ``logistic_normal``: what the student predicts.
     """
     _positive(num_features=num_features, num_classes=num_classes)
     sizes = {"num_features": num_features, "num_classes": num_classes, "shared_trunk": shared_trunk}
     architecture = {"architecture": "from_backbone", **sizes}
-    mean_head, precision_head = nn.Linear(num_features, num_classes), nn.Linear(num_features, 1)
+    family = parse_family(family, link, num_classes)
+    mean_head = nn.Linear(num_features, num_classes)
+    precision_head = nn.Linear(num_features, family.num_outputs(num_classes))
     trunk = copied(trunk)
     if shared_trunk:
-        return Student(mean_head, precision_head, trunk=trunk, link=link, architecture=architecture)
+        return Student(mean_head, precision_head, trunk=trunk, family=family, architecture=architecture)
     mean_net = Path(trunk, nn.Flatten(), mean_head)
     precision_net = Path(copied(trunk), nn.Flatten(), precision_head)
-    return Student(mean_net, precision_net, link=link, architecture=architecture)
+    return Student(mean_net, precision_net, family=family, architecture=architecture)
 
 
 def _student(
@@ -99,18 +116,18 @@ def _student(
     width: int,
     num_classes: int,
     shared_trunk: bool,
-    link: Link | str,
+    family: Family,
     sizes: dict[str, Any],
 ) -> Student:
     """Two networks, or one trunk with two heads, with random weights."""
     architecture = {"architecture": name, "num_classes": num_classes, "shared_trunk": shared_trunk, **sizes}
     if shared_trunk:
         body = trunk()
-        heads = nn.Linear(width, num_classes), nn.Linear(width, 1)
-        return Student(*heads, trunk=body, link=link, architecture=architecture).mark_untrained()
+        heads = nn.Linear(width, num_classes), nn.Linear(width, family.num_outputs(num_classes))
+        return Student(*heads, trunk=body, family=family, architecture=architecture).mark_untrained()
     mean_net = trunk().append(nn.Linear(width, num_classes))
-    precision_net = trunk().append(nn.Linear(width, 1))
-    return Student(mean_net, precision_net, link=link, architecture=architecture).mark_untrained()
+    precision_net = trunk().append(nn.Linear(width, family.num_outputs(num_classes)))
+    return Student(mean_net, precision_net, family=family, architecture=architecture).mark_untrained()
 
 
 def _layers(num_features: int, hidden: Sequence[int]) -> nn.Sequential:

@@ -12,7 +12,7 @@ from opu.batches import Batch, call, reads, rebuild, tensors
 from opu.checks import first_line
 from opu.json_text import parse
 from opu.students.budget import Budget
-from opu.students.links import Link
+from opu.students.families import Family
 from opu.students.program import Program
 from opu.students.signature import made_up
 from opu.students.start import copied
@@ -41,7 +41,7 @@ def to_programs(student: Student, description: dict[str, Any]) -> tuple[dict[str
                 constants |= {f"{name}.{key}": value for key, value in found.items()}
             if name == "trunk" and net is not None:
                 x = _features(net, x)
-        again = from_programs(parse_programs(json.dumps(programs)), student.state_dict() | constants, student.link)
+        again = from_programs(parse_programs(json.dumps(programs)), student.state_dict() | constants, student.family)
         check_programs(again, description["inputs"], description["num_classes"])
     except ValueError as error:
         warnings.warn(f"{error}; to load this student, give its class: opu.load(folder, backbone=net).", stacklevel=4)
@@ -72,10 +72,10 @@ def parse_programs(text: str) -> dict[str, Any]:
     return programs
 
 
-def from_programs(programs: Mapping[str, Any], weights: Mapping[str, Tensor], link: Link) -> Student:
+def from_programs(programs: Mapping[str, Any], weights: Mapping[str, Tensor], family: Family) -> Student:
     """The student that runs programs."""
     made = {name: Program(each, _below(name, weights)) for name, each in programs.items()}
-    return Student(made["mean_net"], made["precision_net"], trunk=made.get("trunk"), link=link)
+    return Student(made["mean_net"], made["precision_net"], trunk=made.get("trunk"), family=family)
 
 
 def check_programs(student: Student, inputs: Any, num_classes: int) -> None:
@@ -96,8 +96,8 @@ def check_programs(student: Student, inputs: Any, num_classes: int) -> None:
         if student.trunk is not None:
             x = _dry_run(student.trunk, x, size).flatten(1)
         logits, z = (_dry_run(net, x, size) for net in (student.mean_net, student.precision_net))
-        found = [tuple(logits.shape), tuple(z.squeeze(-1).shape)]
-        if found != [(2, num_classes), (2,)] or not (logits.is_floating_point() and z.is_floating_point()):
+        found, wanted = [tuple(logits.shape), tuple(z.shape)], student.family.num_outputs(num_classes)
+        if found != [(2, num_classes), (2, wanted)] or not (logits.is_floating_point() and z.is_floating_point()):
             raise ValueError(
                 f"for two inputs and {num_classes} classes it returns the shapes {found[0]} and {found[1]}"
             )

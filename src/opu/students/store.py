@@ -18,8 +18,8 @@ from opu.files import write_atomically
 from opu.json_text import MOST_CHARACTERS, parse, shown
 from opu.students import compressed, networks
 from opu.students.description import MISFIT, check_description
+from opu.students.families import parse_family
 from opu.students.from_teacher import from_network, trainable_copy, wrapped_network
-from opu.students.links import parse_link
 from opu.students.saved_programs import check_programs, from_programs, parse_programs, to_programs
 from opu.students.saved_weights import NOVELTY, OF_USERS, check_weights, read_novelty
 from opu.students.student import Student
@@ -233,14 +233,14 @@ def _from_teacher(
 ) -> Student:
     """The student on a copy of the network that the user gives, or on the programs in the file."""
     options = dict(description)
-    link = parse_link(options.pop("link"))
     num_classes = options["num_classes"]
+    family = parse_family(options.pop("family", "dirichlet"), options.pop("link", None), num_classes)
     if net is not None:
         net = as_logits(trainable_copy(net), options.get("outputs", "logits"), options.get("binary", False))
         net = wrapped_network(net) if options.get("wrapped") else net
         sizes = {"shared_trunk": options["shared_trunk"], "num_classes": num_classes, "head_name": options.get("head")}
         try:
-            student = from_network(net, link=link, **sizes)
+            student = from_network(net, family=lambda _: family, **sizes)
         except AttributeError as error:  # no layer of this name
             raise ValueError(MISFIT.format("the network", first_line(error)[:200])) from error
     else:
@@ -252,7 +252,7 @@ def _from_teacher(
             raise ValueError(
                 "the network of this student could not be written as a graph; give its class: opu.load(folder, backbone=net)."
             )
-        student = from_programs(programs, weights, link)
+        student = from_programs(programs, weights, family)
         try:
             check_programs(student, inputs, num_classes)
         except ValueError as error:

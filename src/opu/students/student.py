@@ -10,11 +10,12 @@ from torch import Tensor, nn
 from opu.batches import Batch, call, first_rows, fit_to, num_rows, reads, take
 from opu.checks import check_particles
 from opu.choices import Updates
-from opu.distributions.dirichlet import Dirichlet
+from opu.distributions import SimplexDistribution
 from opu.distributions.pointwise import maximum_likelihood
 from opu.inputs import Features, InDataset, InMemory, as_source
 from opu.inputs.source import NONE
 from opu.students.base import BaseStudent
+from opu.students.families import DirichletFamily, Family
 from opu.students.links import BoundedLink, Link, parse_link
 from opu.students.links import bounds_for as link_bounds
 from opu.students.reading import conversion, explained
@@ -26,14 +27,16 @@ from opu.teachers import Teacher
 class Student(BaseStudent):
     """Mean and precision, from two networks or from one trunk with two heads.
 
-    ``student(x)`` is one forward pass. The mean network gives logits, the precision network gives one number per input,
-    and the link turns that number into a log-precision. With a shared trunk, both read the trunk's features.
+    ``student(x)`` is one forward pass. The mean network gives logits. For a Dirichlet the precision network gives one number
+    per input, and the link turns it into a log-precision; for a logistic-normal it gives scales and factors of the logits.
+    With a shared trunk, both read the trunk's features.
 
     Args:
         mean_net: From inputs (or the trunk's features) to ``K`` logits: the paper's prediction model.
         precision_net: From inputs (or the trunk's features) to one number: the paper's concentration model.
         trunk: A network that both share, if there is one.
-        link: ``exp``, ``softplus``, ``sigmoid(low, high)``, ``softsign(low, high)``, or a link object.
+        link: Of Dirichlets: ``exp``, ``softplus``, ``sigmoid(low, high)``, ``softsign(low, high)``, or a link object.
+        family: What the student predicts; Dirichlets by default.
         architecture: How to build these networks again; :func:`opu.load` needs it.
     """
 
@@ -43,12 +46,13 @@ class Student(BaseStudent):
         precision_net: nn.Module,
         *,
         trunk: nn.Module | None = None,
-        link: Link | str = "softsign",
+        link: Link | str | None = None,
+        family: Family | None = None,
         architecture: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.trunk, self.mean_net, self.precision_net = trunk, mean_net, precision_net
-        self.link = parse_link(link)
+        self.family = family or DirichletFamily(parse_link("softsign" if link is None else link))
         self.architecture = architecture
         # Set by builders with random weights; while it agrees, nobody has trained or loaded this student.
         self.untrained: int | None = None
@@ -57,19 +61,24 @@ class Student(BaseStudent):
         # No rows, in the structure in which they came: a description cannot hold a user's dataclass.
         self.like: Batch | None = None
 
-    def forward(self, x: Batch) -> Dirichlet:
-        """One Dirichlet for each row of ``x``: a tensor, or a dict, tuple or dataclass of tensors."""
+    def forward(self, x: Batch) -> SimplexDistribution:
+        """One distribution for each row of ``x``: a tensor, or a dict, tuple or dataclass of tensors."""
         try:
-            return Dirichlet.from_logits(*self.heads(x))
+            return self.family.distribution(*self.heads(x))
         except (RuntimeError, TypeError, AttributeError, KeyError, IndexError) as error:
             raise explained(self, x, error) from error
 
     def heads(self, x: Batch) -> tuple[Tensor, Tensor]:
-        """Logits of the mean, and the log-precision."""
+        """The logits, and the family's other parameters: the log-precision of a Dirichlet."""
         features = x if self.trunk is None else call(self.trunk, x).flatten(1)
-        z = call(self.precision_net, features).squeeze(-1)
+        z = call(self.precision_net, features)
         # Under autocast the heads may return half precision; a log-precision of 7 needs float32.
-        return _at_least_float32(call(self.mean_net, features)), self.link(_at_least_float32(z))
+        return _at_least_float32(call(self.mean_net, features)), self.family.parameters(_at_least_float32(z))
+
+    @property
+    def link(self) -> Link | None:
+        """The link to the log-precision, if the student predicts Dirichlets."""
+        return self.family.link if isinstance(self.family, DirichletFamily) else None
 
     def reads(self) -> nn.Module:
         """The network whose ``forward`` meets the inputs."""
@@ -89,7 +98,8 @@ class Student(BaseStudent):
         """How to build this student again, if it knows."""
         if self.architecture is None:
             return None
-        return {**self.architecture, "link": str(self.link), **({} if self.inputs is None else {"inputs": self.inputs})}
+        known = {"family": str(self.family)} | ({} if self.link is None else {"link": str(self.link)})
+        return {**self.architecture, **known, **({} if self.inputs is None else {"inputs": self.inputs})}
 
     def saw(self, x: Batch, columns: list[str] | None = None) -> None:
         """Remember shape and type of inputs, without which a network of a user's own class cannot be written to a file."""
@@ -107,9 +117,13 @@ class Student(BaseStudent):
         """The link, if it is a bounded one."""
         return self.link if isinstance(self.link, BoundedLink) else None
 
+    def family_name(self) -> str:
+        """The name of the family that the student predicts."""
+        return self.family.name
+
     def link_name(self) -> str:
         """The link as text."""
-        return str(self.link)
+        return "" if self.link is None else str(self.link)
 
     def fresh_start(self, teacher: Teacher, recipe: Any) -> "Student":
         """Get ready for a new distillation: untrained networks start from the teacher's network if shapes agree."""
@@ -173,6 +187,8 @@ class Student(BaseStudent):
 
     def start_precision_at(self, log_precision: float) -> "Student":
         """Start the precision network near a value, such as the median of what fits the teacher's particles."""
+        if self.link is None:
+            raise ValueError(f"only a Dirichlet has a precision to start at; this student predicts {self.family}.")
         last = [layer for layer in self.precision_net.modules() if isinstance(layer, nn.Linear)][-1]
         nn.init.constant_(last.bias, self.link.inverse(log_precision))
         return self
@@ -191,7 +207,8 @@ class Student(BaseStudent):
         """
         link = self.bounds()
         if link is None:
-            raise ValueError(f"only a bounded link has bounds to fit; this student's is {self.link}.")
+            what = f"link is {self.link}" if self.link else f"family is {self.family}"
+            raise ValueError(f"only a bounded link has bounds to fit; this student's {what}.")
         if self.novelty is not None:
             raise ValueError(
                 "bounds are fitted before distilling; this student is trained, and would predict otherwise."
@@ -200,7 +217,8 @@ class Student(BaseStudent):
         particles = torch.cat([teacher(part, num_particles) for part in some], 1)
         check_particles(particles, num_rows=sum(num_rows(part) for part in some))
         low, high = link_bounds(maximum_likelihood(particles).log_precision)
-        self.link = replace(link, low=min(link.low, low), high=max(link.high, high))  # type: ignore[assignment]
+        wider = replace(link, low=min(link.low, low), high=max(link.high, high))
+        self.family = DirichletFamily(wider)  # type: ignore[arg-type]
         return self
 
     def _some(self, inputs: Any, most: int) -> list[Batch]:

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 import opu
-from opu.acceleration.captured import Captured, pack, unpack
+from opu.acceleration.captured import Captured, fields_of, pack, unpack
 from opu.acceleration.fused import Fused
 from opu.acceleration.optimize import fits_the_kernel
 from opu.acceleration.stacked import Stacked, layers_of
-from opu.distributions.dirichlet import Dirichlet
+from opu.distributions import Dirichlet, LogisticNormal
 from opu.students import from_backbone, lenet, mlp
 
 STUDENTS = {
@@ -42,9 +42,49 @@ def assert_nan_stays_nan(backend, x):
     x = x.clone()
     x[2].view(-1)[1] = torch.nan
     found = backend(x)
-    for field in (found.mean, found.log_precision, found.log_mean) if isinstance(found, Dirichlet) else found:
+    for field in fields_of(found) if isinstance(found, Dirichlet | LogisticNormal) else found:
         assert field[2].isnan().all()
         assert not torch.cat([field[:2], field[3:]]).isnan().any()
+
+
+LOGISTIC_NORMALS = {
+    "mlp": lambda: mlp(12, 3, (8, 7), family="logistic_normal"),
+    "two classes, no factor": lambda: mlp(12, 2, (8,), family="logistic_normal"),
+    "four factors": lambda: mlp(12, 10, (8, 7, 6), family="logistic_normal"),
+    "one trunk": lambda: mlp(12, 3, (8, 7), shared_trunk=True, family="logistic_normal(0)"),
+}
+
+
+@pytest.mark.parametrize("name", LOGISTIC_NORMALS)
+def test_logistic_normals_are_the_students(name):
+    student, example = LOGISTIC_NORMALS[name](), torch.randn(9, 3, 4)
+    fast = opu.optimize(student, example)
+    assert list(fast.timings) == (["plain"] if name == "one trunk" else ["plain", "stacked"])
+    assert all(isinstance(seconds, float) for seconds in fast.timings.values()), fast.timings
+    backends = [fast] if name == "one trunk" else [fast, lambda x: LogisticNormal(*Stacked(student)(x))]
+    for backend in backends:
+        for x in (example, torch.randn_like(example), example[:4], example[:0], example.repeat(3, 1, 1)):
+            want, got = student(x), backend(x)
+            assert isinstance(got, LogisticNormal)
+            torch.testing.assert_close(got.location, want.location, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(got.log_scale, want.log_scale, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(got.factors, want.factors, rtol=1e-5, atol=1e-5)
+        assert_nan_stays_nan(backend, example)
+    assert not fits_the_kernel(student)
+
+
+def test_an_optimized_logistic_normal_predicts_inputs_with_every_measure():
+    student, x = mlp(12, 4, (8, 7), family="logistic_normal"), torch.randn(60, 12)
+    opu.calibrate(student, x)
+    ours, theirs = opu.optimize(student, x).predict(x), student.predict(x)
+    for name, values in theirs.scores.items():
+        assert ours.scores[name] == pytest.approx(values, rel=1e-3, abs=1e-3), name
+    assert ours.interval()[0] == pytest.approx(theirs.interval()[0], abs=1e-4)
+
+
+def test_the_kernel_is_for_dirichlets():
+    assert fits_the_kernel(mlp(12, 3, (8, 8)))
+    assert not fits_the_kernel(mlp(12, 3, (8, 8), family="logistic_normal"))
 
 
 def test_convolutions_run_as_plain_pytorch():
@@ -101,9 +141,10 @@ def test_a_precision_that_is_not_there_is_refused(precision):
 
 @pytest.mark.parametrize("rows", [0, 1, 5])
 def test_outputs_come_out_of_one_row_as_they_went_in(rows):
-    parts = torch.randn(rows, 3), torch.randn(rows), torch.randn(rows, 3)
-    for before, after in zip(parts, unpack(pack(parts), 3), strict=True):
-        assert torch.equal(before, after)
+    for shapes in ([(3,), (), (3,)], [(3,), (3,), (3, 2)], [(2,), (2,), (2, 0)]):
+        parts = tuple(torch.randn(rows, *shape) for shape in shapes)
+        for before, after in zip(parts, unpack(pack(parts), shapes), strict=True):
+            assert torch.equal(before, after)
 
 
 @pytest.mark.gpu
@@ -126,6 +167,23 @@ def test_every_backend_of_a_gpu_agrees(precision):
             for ours, theirs in zip(found, backend(batch), strict=True):
                 torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-2)
         torch.testing.assert_close(captured.placeholder.float(), 20 * x, rtol=1e-2, atol=0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("num_classes", [2, 10])
+def test_every_backend_of_a_gpu_agrees_on_logistic_normals(num_classes, precision):
+    student, x = mlp(48, num_classes, (64, 64), family="logistic_normal").cuda(), torch.randn(33, 6, 8, device="cuda")
+    fast = opu.optimize(student, x, precision=precision)
+    assert list(fast.timings) == ["plain", "plain, CUDA graph", "stacked", "stacked, CUDA graph"]
+    assert all(isinstance(t, float) for t in fast.timings.values()), fast.timings
+    assert_nan_stays_nan(fast, x)
+    dtype = getattr(torch, precision)
+    stacked = Stacked(student, dtype)
+    captured = Captured.for_example(stacked, x.to(dtype))
+    for batch in (x, 20 * x, x[:3], x.repeat(2, 1, 1)):
+        for ours, theirs in zip(captured(batch), stacked(batch), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.gpu

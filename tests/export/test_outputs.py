@@ -43,7 +43,7 @@ def inputs(log_precision, num_classes=5, peaked=3.0):
 @pytest.mark.parametrize("peaked", [0.0, 1.0, 20.0])
 def test_measures_are_the_librarys_over_all_precisions(num_classes, peaked):
     logits, g = inputs(torch.linspace(-12, 20, 200, dtype=torch.float64), num_classes, peaked)
-    mean, found, witnesses = ClosedForm()(logits, g)
+    mean, _, found, witnesses = ClosedForm()(logits, g)
     q = Dirichlet.from_logits(logits, g)
     torch.testing.assert_close(mean, q.mean, rtol=1e-12, atol=0)
     torch.testing.assert_close(witnesses, torch.stack([found[:, 0], -g], -1), rtol=1e-12, atol=1e-12)
@@ -55,7 +55,7 @@ def test_measures_are_the_librarys_over_all_precisions(num_classes, peaked):
 @pytest.mark.parametrize("log_precision", [-250.0, -60.0, -46.0, -44.0, -30.0, 25.0, 40.0])
 def test_precisions_that_links_without_bounds_can_reach(log_precision):
     logits, g = inputs(torch.full((50,), log_precision, dtype=torch.float64), peaked=2.0)
-    _, found, _ = ClosedForm()(logits, g)
+    _, _, found, _ = ClosedForm()(logits, g)
     found, q = dict(zip(CLOSED_FORM, found.unbind(-1), strict=True)), Dirichlet.from_logits(logits, g)
     for name in ("predictive_entropy", "expected_entropy", "mutual_information"):
         torch.testing.assert_close(found[name], getattr(measures, name)(q), rtol=1e-6, atol=1e-10, msg=name)
@@ -81,7 +81,7 @@ def test_information_and_entropy_of_sharp_predictions_agree_with_hundreds_of_dig
     share = [w / mp.fsum(weights) for w in weights]
     expected = mp.digamma(total + 1) - mp.fsum(h * mp.digamma(total * h + 1) for h in share)
     information = -mp.fsum(h * mp.log(h) for h in share) - expected
-    _, found, _ = ClosedForm()(
+    _, _, found, _ = ClosedForm()(
         torch.tensor([logits], dtype=torch.float64), torch.tensor([log_precision], dtype=torch.float64)
     )
     found = dict(zip(CLOSED_FORM, found[0].tolist(), strict=True))

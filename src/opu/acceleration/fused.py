@@ -11,18 +11,21 @@ from torch.nn.functional import pad
 from opu.acceleration.captured import Captured, Outputs, unpack
 from opu.acceleration.stacked import Stacked
 from opu.students import Softsign
+from opu.students.families import DirichletFamily
 
 WIDEST = 448  # hidden units whose sums one program can hold
 
 
 class Fused:
-    """A stacked student that computes its last hidden layer and all that follows in one Triton kernel."""
+    """A stacked student of Dirichlets that computes its last hidden layer and all that follows in one Triton kernel."""
 
     def __init__(self, layers: Stacked) -> None:
         from opu.acceleration.kernel import last_layers
 
-        self.kernel, self.layers = last_layers, layers
+        assert isinstance(layers.family, DirichletFamily), "the kernel ends in a softmax and a log-precision"
+        self.kernel, self.layers, self.link = last_layers, layers, layers.family.link
         self.width, classes = layers.width, layers.num_classes
+        self.shapes = [(classes,), (), (classes,)]
         # The kernel reads weights of the width rounded up to 16 in columns, and up to 64, its longest step, in rows.
         self.whole, self.deep = -(-self.width // 16) * 16, -(-self.width // 64) * 64
         self.padded = max(16, 1 << (classes - 1).bit_length())  # Triton's products need 16 columns at least
@@ -43,13 +46,13 @@ class Fused:
 
     def __call__(self, x: Tensor) -> Outputs:
         """Mean, log-precision and log-mean."""
-        return unpack(self.packed(self.rows(x)), self.layers.num_classes)
+        return unpack(self.packed(self.rows(x)), self.shapes)
 
     def captured(self, example: Tensor) -> Captured:
         """The same as a CUDA graph for inputs of the example's shape."""
         rows = self.rows(example)
         placeholder = rows[:, : self.features].unflatten(1, example.shape[1:])
-        return Captured(self, placeholder, lambda: self.packed(rows))
+        return Captured(self, placeholder, lambda: self.packed(rows), self.shapes)
 
     def rows(self, x: Tensor) -> Tensor:
         """Inputs as rows in the layers' precision, with a one behind each, and zeros up to the padded length."""
@@ -59,14 +62,14 @@ class Fused:
 
     def packed(self, rows: Tensor) -> Tensor:
         """The outputs for such rows as one row of numbers."""
-        layers, link = self.layers, self.layers.link
+        layers, link = self.layers, self.link
         units = torch.mm(rows, self.first)
         if len(layers.middle) > 1:  # with one hidden layer behind the first, the kernel applies the ReLU itself
             units = layers.deeper(units.relu_(), depth=len(layers.middle) - 1)
         softsign = isinstance(link, Softsign)
         low, high = (link.low, link.high) if isinstance(link, Softsign) else (0.0, 0.0)
         outputs = units.new_empty(len(rows) * (2 * layers.num_classes + 1), dtype=torch.float32)
-        mean, log_precision, log_mean = unpack(outputs, layers.num_classes)
+        mean, log_precision, log_mean = unpack(outputs, self.shapes)
         with torch.cuda.device_of(units):  # Triton launches on the current device
             self.kernel[lambda chosen: (2 * -(-len(rows) // chosen["ROWS"]),)](
                 units,

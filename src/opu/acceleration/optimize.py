@@ -7,15 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from opu.acceleration.captured import Captured, Outputs
+from opu.acceleration.captured import Captured, Outputs, fields_of
 from opu.acceleration.fused import WIDEST, Fused
 from opu.acceleration.stacked import Stacked, layers_of
 from opu.checks import first_line
 from opu.choices import PRECISIONS, Precision, check_choice
-from opu.distributions.dirichlet import Dirichlet
+from opu.distributions import SimplexDistribution
 from opu.novelty import Novelty
 from opu.prediction import Prediction, predict_batches
 from opu.students import Student
+from opu.students.families import DirichletFamily
 from opu.students.reading import batches_for
 from opu.timing import median_seconds
 
@@ -30,23 +31,35 @@ Backend = Callable[[Tensor], Outputs]
 class Optimized(nn.Module):
     """A student that predicts by its fastest backend; made by :func:`optimize`.
 
+    Args:
+        student: The student, whose weights no longer change.
+        kind: The class of its distributions, which takes what a backend gives.
+        backends: From inputs to the fields of distributions, by name.
+        timings: See below.
+        precision: The precision of the layers.
+
     Attributes:
         backend: The name of the backend for batches of the example's shape.
         timings: Seconds of each backend by name, or the error of one that failed or predicted otherwise.
     """
 
     def __init__(
-        self, student: Student, backends: dict[str, Backend], timings: dict[str, float | str], precision: Precision
+        self,
+        student: Student,
+        kind: type[SimplexDistribution],
+        backends: dict[str, Backend],
+        timings: dict[str, float | str],
+        precision: Precision,
     ) -> None:
         super().__init__()
-        self.student, self.timings, self.precision = student, timings, precision
+        self.student, self.kind, self.timings, self.precision = student, kind, timings, precision
         self.backend = min(backends, key=lambda name: float(timings[name]))
         self._predict = backends[self.backend]
 
     @torch.no_grad()
-    def forward(self, x: Tensor) -> Dirichlet:
-        """One Dirichlet for each row of ``x``, in batches of any size."""
-        return Dirichlet(*self._predict(x))
+    def forward(self, x: Tensor) -> SimplexDistribution:
+        """One distribution for each row of ``x``, in batches of any size."""
+        return self.kind(*self._predict(x))
 
     def predict(self, inputs: Any, *, batch_size: int = 1024) -> Prediction:
         """Predict inputs of any kind in batches; see :meth:`opu.students.BaseStudent.predict`."""
@@ -88,14 +101,14 @@ def optimize(student: Student, example: Any, *, precision: Precision = "float32"
     for name, make in _backends(student, example, precision, compiled):
         try:
             backend = make()
-            _check(backend(example), expected, precision)
+            _check(type(expected)(*backend(example)), expected, precision)
             timings[name] = median_seconds(lambda backend=backend: backend(example), REPEATS)  # type: ignore[misc]
             backends[name] = backend
         except Exception as error:  # whatever a compiler or a driver may raise: this machine does not have the backend
             timings[name] = f"{type(error).__name__}: {first_line(error)}"
     if not backends:
         raise ValueError(f"no backend in {precision} agrees with this student on the example ({timings}); use float32.")
-    return Optimized(student, backends, timings, precision)
+    return Optimized(student, type(expected), backends, timings, precision)
 
 
 def _backends(
@@ -105,8 +118,7 @@ def _backends(
 
     def plain(x: Tensor) -> Outputs:
         with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
-            q = student(x)
-        return q.mean, q.log_precision, q.log_mean
+            return fields_of(student(x))
 
     stackable = layers_of(student) is not None
     yield "plain", lambda: plain
@@ -126,16 +138,19 @@ def _backends(
 
 
 def fits_the_kernel(student: Student) -> bool:
-    """Whether the Triton kernel can compute this student: its last two hidden layers need one width, not above the limit."""
+    """Whether the Triton kernel can compute this student.
+
+    It is for Dirichlets, and the last two hidden layers need one width, not above the limit.
+    """
     pairs = layers_of(student)
-    if pairs is None or len(pairs) < 3:
+    if pairs is None or len(pairs) < 3 or not isinstance(student.family, DirichletFamily):
         return False
     return pairs[-2][0].in_features == pairs[-2][0].out_features <= WIDEST
 
 
-def _check(outputs: Outputs, expected: Dirichlet, precision: Precision) -> None:
+def _check(found: SimplexDistribution, expected: SimplexDistribution, precision: Precision) -> None:
     most_in_mean, most_in_precision = TOLERANCES[precision]
-    mean, log_precision, _ = outputs
-    worst = float((mean - expected.mean).abs().max()), float((log_precision - expected.log_precision).abs().max())
+    off_in_precision = (found.log_precision - expected.log_precision).abs()
+    worst = float((found.mean - expected.mean).abs().max()), float(off_in_precision.max())
     if not (worst[0] <= most_in_mean and worst[1] <= most_in_precision):
         raise ArithmeticError(f"off by {worst[0]:.1g} in the mean and {worst[1]:.1g} in the log-precision")

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from opu.acceleration.captured import Outputs
+from opu.acceleration.captured import Outputs, fields_of
 from opu.students import Student
 
 
@@ -21,7 +21,7 @@ class Stacked:
     def __init__(self, student: Student, dtype: torch.dtype = torch.float32) -> None:
         pairs = layers_of(student)
         assert pairs is not None, "only two fully connected networks with equal hidden layers can be stacked"
-        self.link, self.dtype = student.link, dtype
+        self.family, self.dtype = student.family, dtype
         self.width = pairs[-1][0].in_features
         self.num_classes = pairs[-1][0].out_features
         first, *middle, last = [[_frozen(layer, dtype) for layer in pair] for pair in pairs]
@@ -31,10 +31,10 @@ class Stacked:
         self.last = (torch.block_diag(*[w for w, _ in last]), torch.cat([b for _, b in last]).float())
 
     def __call__(self, x: Tensor) -> Outputs:
-        """Mean, log-precision and log-mean."""
+        """The fields of the family's distribution."""
         heads = self.heads(self.hidden(x))
-        log_mean = heads[:, : self.num_classes].log_softmax(-1)
-        return log_mean.exp(), self.link(heads[:, self.num_classes]), log_mean
+        logits, z = heads[:, : self.num_classes], heads[:, self.num_classes :]
+        return fields_of(self.family.distribution(logits, self.family.parameters(z)))
 
     def hidden(self, x: Tensor) -> Tensor:
         """The last hidden units of both networks, one after the other in each row."""
@@ -52,7 +52,7 @@ class Stacked:
         return units
 
     def heads(self, units: Tensor) -> Tensor:
-        """Logits and, in the last column, the precision head's output before its link."""
+        """Logits and, behind them, the outputs of the precision network, before a link or bounds."""
         weight, bias = self.last
         if units.is_cuda and units.dtype != torch.float32:
             return torch.mm(units, weight, out_dtype=torch.float32) + bias

@@ -4,17 +4,18 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float64
+from jaxtyping import Bool, Float, Float64
 from torch import Tensor, nn
 
 from opu.batches import Batch, fit_to, num_rows, rebuild, tensors
-from opu.distributions.dirichlet import Dirichlet
+from opu.export.fixed_points import FixedPoints
 from opu.export.gamma import HIGHEST, LOWEST, Table
 from opu.export.lookups import Lookups, of_rows
 from opu.export.ranges import Ranges
 from opu.export.ranks import NoveltyRanks
 from opu.measures import MEASURES, Measure, all_measures, named
 from opu.students import Student
+from opu.students.families import LogisticNormalFamily
 from opu.students.impute import Prepare
 from opu.students.start import copied
 
@@ -45,7 +46,8 @@ class StudentWithMeasures(nn.Module):
     Args:
         student: A trained student. It is not changed.
         prepare: From raw inputs to those that the student was distilled on.
-        like: A batch of inputs: it tells their structure, if they are not one tensor, and what is looked up.
+        like: A batch of inputs: it tells their structure, if they are not one tensor, and what is looked up. The points of
+            logistic-normals depend on the number of classes, which it tells too.
         ranks: The novelty score; by default that of the student.
         ranges: The smallest and the largest value of each part of calibration inputs, where the layers clip at these.
     """
@@ -63,22 +65,22 @@ class StudentWithMeasures(nn.Module):
         self.like = None if isinstance(like, Tensor) else like
         novelty = student.novelty
         self.names = output_names(calibrated=novelty is not None)
-        self.closed_form = ClosedForm(0.0 if novelty is None else float(novelty.blend[1]))
         self.ranks = NoveltyRanks.of(novelty) if ranks is None and novelty is not None else ranks
         self.others = _others()
         self.eval()
         self.lookups = self._looked_up(like)
+        parts = () if like is None else tuple(tensors(like).values())
+        self.measured = self._measured(parts, 0.0 if novelty is None else float(novelty.blend[1]))
 
     def forward(self, *parts: Tensor) -> tuple[Tensor, ...]:
         """One tensor for each of ``names``, from the tensors of a batch in the order of :func:`opu.batches.tensors`."""
         x = self.prepared(parts)
         with Lookups(self.lookups) as lookups:
-            logits, log_precision = self.student.heads(x)
-        exact = logits.double(), log_precision.double()
-        mean, found, witnesses = self.closed_form(*exact)
+            logits, parameters = self.student.heads(x)
+        mean, log_precision, found, witnesses = self.measured(logits, parameters)
         # A preparation may hide infinity, as tanh does. In a table NaN is a missing value, and Prepare sees to the rest.
         raw = () if self.prepare is None or isinstance(self.prepare, Prepare) else parts
-        known = _finite([*raw, *tensors(x).values(), logits, log_precision.unsqueeze(-1)])
+        known = _finite([*raw, *tensors(x).values(), logits, _as_rows(parameters)])
         sound = lookups.sound(parts[0].shape[0])
         known = known if sound is None else known & sound
         found = torch.where(known.unsqueeze(-1), found, torch.nan)
@@ -86,12 +88,26 @@ class StudentWithMeasures(nn.Module):
             witnesses = witnesses if self.ranges is None else torch.cat([witnesses, self.ranges.excess(x)], -1)
             novel = self.prepare.unexpected(parts[0]) if isinstance(self.prepare, Prepare) else None
             found = torch.cat([found, self.ranks(witnesses, known, novel)], -1)
-        others = [measure(Dirichlet.from_logits(*exact)).to(logits.dtype) for measure in self.others]
+        others = [self._other(measure, logits, parameters) for measure in self.others]
         first = torch.where(known.unsqueeze(-1), mean, torch.nan), torch.where(known, log_precision, torch.nan)
         # As in the library, D of a vanishing concentration is the smallest number of the dtype.
         found = found.clamp(min=torch.finfo(logits.dtype).min)
         measured = (*found.to(logits.dtype).unbind(-1), *others)
-        return first[0].to(logits.dtype), first[1], *measured, known
+        return first[0].to(logits.dtype), first[1].to(logits.dtype), *measured, known
+
+    def _other(self, measure: Measure, logits: Tensor, parameters: Tensor) -> Tensor:
+        """A measure that no module here computes, from the library's own operations."""
+        return measure(self.student.family.distribution(logits.double(), parameters.double())).to(logits.dtype)
+
+    @torch.no_grad()
+    def _measured(self, parts: tuple[Tensor, ...], tilt: float) -> "ClosedForm | FixedPoints":
+        """All that is behind the heads, by the student's family."""
+        family = self.student.family
+        if not isinstance(family, LogisticNormalFamily):
+            return ClosedForm(tilt)
+        assert parts, "an example tells the number of classes"
+        logits, _ = self.student.heads(self.prepared(parts))
+        return FixedPoints(logits.shape[-1], family.rank, tilt)
 
     def _looked_up(self, like: Batch | None) -> frozenset[int]:
         """The numbers of the look-ups, such as those of tokens, whose indices belong to rows."""
@@ -124,6 +140,10 @@ class StudentWithMeasures(nn.Module):
         return x if self.prepare is None else fit_to(self.prepare(x), self.student)
 
 
+def _as_rows(parameters: Tensor) -> Tensor:
+    return parameters if parameters.ndim > 1 else parameters.unsqueeze(-1)
+
+
 def _finite(parts: list[Tensor]) -> Bool[Tensor, " B"]:
     """Which rows are finite; a sum keeps NaN and infinity where a maximum may hide them."""
     rows = [t.flatten(1) for t in parts if t.is_floating_point()]
@@ -148,8 +168,7 @@ class Witnesses(nn.Module):
 
     def forward(self, *parts: Tensor) -> tuple[Float64[Tensor, "B 2"]]:
         """One tensor, with a column for each."""
-        logits, log_precision = self.network.student.heads(self.network.prepared(parts))
-        return (self.network.closed_form(logits.double(), log_precision.double())[-1],)
+        return (self.network.measured(*self.network.student.heads(self.network.prepared(parts)))[-1],)
 
 
 @torch.no_grad()
@@ -171,7 +190,7 @@ def library_outputs(student: Student, prepare: Callable[[Tensor], Tensor] | None
 
 
 class ClosedForm(nn.Module):
-    r"""Entropies, mutual information and what novelty is made of, from logits and log-precision.
+    r"""Entropies, mutual information and what novelty is made of, from a Dirichlet's logits and log-precision.
 
     A runtime pays for every operator, whatever its size. Therefore :math:`\alpha_0` is treated as one more class whose mean
     is 1: all measures are then sums over classes of a few functions, and one product with a constant matrix gives them all.
@@ -191,12 +210,12 @@ class ClosedForm(nn.Module):
         self.tilt = tilt
 
     def forward(
-        self, logits: Float64[Tensor, "B K"], log_precision: Float64[Tensor, " B"]
-    ) -> tuple[Float64[Tensor, "B K"], Float64[Tensor, "B measures"], Float64[Tensor, "B 2"]]:
-        """The mean, one column for each of ``CLOSED_FORM``, and entropy and dispersion."""
-        log_mean = nn.functional.pad(logits.log_softmax(-1), (0, 1))
+        self, logits: Float[Tensor, "B K"], log_precision: Float[Tensor, " B"]
+    ) -> tuple[Float64[Tensor, "B K"], Float[Tensor, " B"], Float64[Tensor, "B measures"], Float64[Tensor, "B 2"]]:
+        """The mean, the log-precision, one column for each of ``CLOSED_FORM``, and entropy and dispersion."""
+        log_mean = nn.functional.pad(logits.double().log_softmax(-1), (0, 1))
         mean = log_mean.exp()
-        u = log_mean + log_precision.unsqueeze(-1)  # ln alpha
+        u = log_mean + log_precision.double().unsqueeze(-1)  # ln alpha
         inside = u.clamp(LOWEST, HIGHEST)
         functions = self.table(inside)
         # Below the table the first function is -u; above it, it falls as 1 / alpha.
@@ -207,7 +226,7 @@ class ClosedForm(nn.Module):
         entropy, dispersion, information, differential = (torch.cat(parts, -1) @ sums).split(1, -1)
         information = information.clamp(min=0)
         found = [entropy, (entropy - information).clamp(min=0), information, differential]
-        return mean[:, :-1], torch.cat(found, -1), torch.cat([entropy, dispersion], -1)
+        return mean[:, :-1], log_precision, torch.cat(found, -1), torch.cat([entropy, dispersion], -1)
 
 
 def _sums(k: int, tilt: float) -> list[list[float]]:

@@ -47,6 +47,15 @@ def test_a_run_is_reported_on(folder, monkeypatch, capsys):
     assert set(found["mmd"]) == {"total", "noise", "family", "amortisation", "bound"}
     assert found["mmd"]["amortisation"] <= found["mmd"]["bound"] + 1e-6
     assert "amortisation_on_seen_inputs" in found
+    assert "nearest Dirichlet to that distribution (family gap)" in said
+    assert found["families"]["sentence"] in said
+    assert "particles within 90 % intervals of the predicted class" in said
+    deciles = found["coverage"]["by_decile"]
+    assert deciles["num_inputs"] == [2] * 10
+    cells = " ".join(f"{share:.0f}" for share in deciles["predicted"])
+    assert f"student {cells} " in said
+    for name in ("Dirichlet, most likely", "logistic-normal, rank 1", "particles themselves"):
+        assert said.count(name) == 2  # coverage by decile, and all else
     assert [each["amortisation"] for each in found["worst"]] == sorted(
         (each["amortisation"] for each in found["worst"]), reverse=True
     )
@@ -107,6 +116,27 @@ def test_a_student_of_ones_own_needs_inputs_and_particles(folder, teacher, tmp_p
     np.save(tmp_path / "x.npy", x[:5].numpy())
     assert run(monkeypatch, folder, *words[:4]) == 2
     assert "got 5 inputs for particles of shape" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_logistic_normal_student_is_reported_on(tmp_path, teacher, monkeypatch, capsys):
+    x = torch.randn(30, 4)
+    opu.students.mlp(4, 3, (8,), family="logistic_normal").save(tmp_path / "student")
+    keep_evaluation(tmp_path, teacher, x, None, x, num_particles=40)
+    assert run(monkeypatch, tmp_path) == 0
+    assert "nearest logistic-normal to that distribution (family gap)" in " ".join(capsys.readouterr().out.split())
+    assert json.loads((tmp_path / "fidelity.json").read_text())["family"] == "logistic_normal"
+    assert (tmp_path / "fidelity.png").stat().st_size > 10_000
+
+
+def test_an_ensemble_is_told_from_samples(tmp_path, teacher, monkeypatch, capsys):
+    x = torch.randn(25, 4)
+    opu.students.mlp(4, 3, (8,)).save(tmp_path / "student")
+    keep_evaluation(tmp_path, lambda x, s: teacher(x, 5)[torch.arange(s) % 5], x, None, x, num_particles=40)
+    assert run(monkeypatch, tmp_path) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "25 inputs, 40 particles each, 5 of them different" in said
+    assert "fitted with one of the 5 different particles left out in turn" in said
+    assert "particles themselves" not in said
 
 
 def test_two_classes_are_drawn_too(tmp_path, monkeypatch):

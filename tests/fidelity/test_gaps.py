@@ -9,8 +9,11 @@ from hypothesis import strategies as st
 
 from opu.distributions.dirichlet import Dirichlet
 from opu.distributions.kernels import Exponential, Polynomial
+from opu.distributions.log_ratio_fit import fit_logistic_normal
+from opu.distributions.logistic_normal import LogisticNormal
 from opu.distributions.pointwise import minimum_mmd
 from opu.fidelity import gaps
+from opu.fidelity.gaps import squared_distance
 
 
 def clouds(num_inputs, num_classes, num_particles, spread, seed):
@@ -26,6 +29,18 @@ def predictions(num_inputs, num_classes, seed):
     return Dirichlet.from_logits(logits, 3 * torch.randn(num_inputs, generator=source, dtype=torch.float64))
 
 
+def logistic_normals(num_inputs, num_classes, seed, spread=1.0):
+    source = torch.Generator().manual_seed(seed)
+    location = 2 * torch.randn(num_inputs, num_classes, generator=source, dtype=torch.float64)
+    log_scale = torch.full_like(location, spread).log()
+    shared = 0.5 * torch.randn(num_inputs, num_classes, 2, generator=source, dtype=torch.float64)
+    return LogisticNormal(location, log_scale, spread * shared)
+
+
+FAMILIES = {"dirichlet": predictions, "logistic_normal": logistic_normals}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(
     num_classes=st.integers(2, 6),
@@ -33,8 +48,8 @@ def predictions(num_inputs, num_classes, seed):
     spread=st.floats(0.05, 4.0),
     seed=st.integers(0, 10**6),
 )
-def test_amortisation_lies_between_nothing_and_the_papers_bound(num_classes, num_particles, spread, seed):
-    found = gaps(predictions(3, num_classes, seed), clouds(3, num_classes, num_particles, spread, seed + 1))
+def test_amortisation_lies_between_nothing_and_the_papers_bound(family, num_classes, num_particles, spread, seed):
+    found = gaps(FAMILIES[family](3, num_classes, seed), clouds(3, num_classes, num_particles, spread, seed + 1))
     assert (found.amortisation >= 0).all()
     assert (found.amortisation <= found.bound + 1e-4).all()  # squares are exact to 1e-9, roots to a little less
     assert (found.best <= found.total).all()
@@ -53,9 +68,10 @@ def test_the_best_is_the_pointwise_optimum_whoever_is_judged(spread):
     assert float((poor.best.square() - reached.best.square()).abs().max() / noise) < 0.5
 
 
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("kernel", [Exponential(), Polynomial(3)], ids=str)
-def test_distances_are_those_of_all_pairs(kernel):
-    q, log_particles = predictions(4, 3, 0), clouds(4, 3, 30, 1.0, 1)
+def test_distances_are_those_of_all_pairs(kernel, family):
+    q, log_particles = FAMILIES[family](4, 3, 0), clouds(4, 3, 30, 1.0, 1)
     found = gaps(q, log_particles, kernel)
     cloud, draws = log_particles.exp().permute(1, 0, 2), q.rsample(3000).permute(1, 0, 2)
     squared = (
@@ -82,8 +98,9 @@ def test_noise_is_what_all_ways_to_halve_a_cloud_say_on_average(kernel, size, ha
     torch.testing.assert_close(noise, torch.stack(apart).mean(0) * half * (size - half) / size**2)
 
 
-def test_a_student_that_is_right_is_off_by_the_noise_alone():
-    q = predictions(40, 4, 3)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_student_that_is_right_is_off_by_the_noise_alone(family):
+    q = FAMILIES[family](40, 4, 3)
     found = gaps(q, q.log_rsample(400))
     assert float(found.total.mean()) == pytest.approx(float(found.noise.mean()), rel=0.25)
     parts = found.squared_parts()
@@ -104,6 +121,36 @@ def test_two_points_inside_are_the_familys_fault_and_two_corners_are_not():
     # A hill lies between two points, however steep; concentrations near 0 sit in corners just so.
     assert float(found.family[0]) > 0.03 > float(found.family[1])
     assert float(found.family[0]) > 3 * float(found.noise[0])
+
+
+def test_a_logistic_normal_is_judged_by_the_fit_of_its_rank_or_by_itself_where_it_is_closer():
+    q = logistic_normals(12, 4, 5)
+    log_particles = q.log_rsample(400)
+    far = LogisticNormal(q.location + 1.0 * torch.eye(4).double()[0], q.log_scale, q.factors)
+    fitted = gaps(fit_logistic_normal(log_particles, 2), log_particles)
+    torch.testing.assert_close(gaps(far, log_particles).best, fitted.total)
+    assert float(fitted.amortisation.max()) == 0.0 == float(fitted.bound.max())
+    right = gaps(q, log_particles)
+    assert bool((right.best <= fitted.total + 1e-9).all())
+    assert float(gaps(far, log_particles).amortisation.mean()) > 5 * float(right.amortisation.mean())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_squared_distances_have_no_bias_from_few_particles(family):
+    q = FAMILIES[family](300, 3, 2)
+    few = squared_distance(q, q.log_rsample(8), Exponential())
+    noise = gaps(q[:1], q[:1].log_rsample(8)).noise.square()
+    assert abs(float(few.mean())) < 4 * float(few.std()) / 300**0.5 + 0.02 * float(noise)
+
+
+def test_a_logistic_normal_with_no_spread_is_a_point():
+    location = torch.tensor([[1.0, 0.0, -1.0]], dtype=torch.float64)
+    q = LogisticNormal(location, torch.full_like(location, -40.0), location.new_zeros(1, 3, 0))
+    cloud, point, kernel = clouds(1, 3, 20, 1.0, 3), location.softmax(-1).unsqueeze(1), Exponential()
+    particles = cloud.exp().permute(1, 0, 2)
+    own = kernel.gram(particles, particles).mean() + kernel.gram(point, point).mean()
+    expected = (own - 2 * kernel.gram(particles, point).mean()).sqrt()
+    assert float(gaps(q, cloud).total) == pytest.approx(float(expected), rel=1e-6)
 
 
 def test_fewer_than_four_particles_are_refused():

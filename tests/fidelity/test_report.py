@@ -47,6 +47,83 @@ def test_a_perfect_student_is_off_by_noise_and_its_intervals_hold():
     assert found.summary["spearman_of_mutual_information"] > 0.95
 
 
+def logistic_normals(count, num_classes=4, seed=0):
+    source = torch.Generator().manual_seed(seed)
+    location = 2 * torch.randn(count, num_classes, generator=source, dtype=torch.float64)
+    shared = 0.7 * torch.randn(count, num_classes, 1, generator=source, dtype=torch.float64)
+    return opu.LogisticNormal(location, torch.zeros_like(location), shared)
+
+
+def test_a_perfect_logistic_normal_is_off_by_noise_and_holds_its_particles_in_every_decile():
+    q = logistic_normals(100)
+    found = fidelity.report(Table(q), drawn_from(q), places(100), num_particles=200)
+    assert found.summary["dominant"] == "noise"
+    assert found.summary["family"] == "logistic_normal"
+    for part in ("predicted", "runner_up"):
+        assert found.summary["coverage"]["by_decile"][part] == pytest.approx([90] * 10, abs=4)
+    assert found.summary["log_odds"]["shift"] < 0.15
+    assert found.summary["log_odds"]["spread"] == pytest.approx(1, abs=0.05)
+    assert found.families.rank == 1
+    assert found.families.advice == "logistic_normal"
+
+
+def test_a_dirichlet_of_such_particles_holds_most_classes_and_not_the_predicted_one():
+    law = logistic_normals(100, 10)
+    particles = law.log_rsample(400)
+    likely = opu.maximum_likelihood(particles)
+    found = fidelity.report(Table(likely), lambda x, _: particles[:, x[:, 0].long()], places(100), num_particles=400)
+    coverage = found.summary["coverage"]
+    assert coverage["of_teacher"] > coverage["predicted"] + 10
+    assert found.summary["families"]["advice"] == "logistic_normal"
+    torch.testing.assert_close(found.coverage["all"], found.covered)
+    counts = coverage["by_decile"]["num_inputs"]
+    assert sum(counts) == 100
+    for part in ("predicted", "runner_up"):
+        shares = coverage["by_decile"][part]
+        mean = sum(count * share for count, share in zip(counts, shares, strict=True)) / 100
+        assert coverage[part] == pytest.approx(mean)
+
+
+def test_what_no_logistic_normal_can_say_is_its_familys_fault():
+    inside = torch.tensor([[0.45, 0.45, 0.1], [0.1, 0.45, 0.45]], dtype=torch.float64).log()
+    cloud = inside[torch.arange(1600) % 2].unsqueeze(1) + 0.001 * torch.randn(1600, 6, 3).double()
+    cloud = cloud.log_softmax(-1)
+    student = Table(opu.fit_logistic_normal(cloud, 1))
+    found = fidelity.report(student, lambda x, _: cloud, places(6), num_particles=1600)
+    assert found.summary["dominant"] == "family"
+    assert "no logistic-normal fits these particles" in found.sentence
+
+
+@pytest.mark.parametrize("family", ["dirichlet", "logistic_normal"])
+def test_an_ensembles_members_are_counted_once_and_left_out_in_turn(family):
+    law = logistic_normals(40, 3)
+    members = law.log_rsample(5)
+    q = law if family == "logistic_normal" else dirichlets(40)
+    reports = [
+        fidelity.report(
+            Table(q), lambda x, _, cloud=cloud: cloud[:, x[:, 0].long()], places(40), num_particles=len(cloud)
+        )
+        for cloud in (members, members[torch.arange(52) % 5])  # two members one time more than the others
+    ]
+    for found in reports:
+        assert found.summary["num_members"] == 5
+        assert found.families.num_members == 5
+        assert found.families.num_fitted == 4
+    once, often = (found.summary["coverage"]["by_decile"] for found in reports)
+    assert once == often
+    inside = fidelity.coverage.class_coverage(q, members)["predicted"]
+    assert reports[0].summary["coverage"]["predicted"] == pytest.approx(100 * float(inside.mean()))
+
+
+def test_particles_that_all_agree_are_compared_without_families():
+    q = dirichlets(6)
+    same = q.log_mean.expand(30, 6, 3)
+    found = fidelity.report(Table(q), lambda x, _: same[:, x[:, 0].long()], places(6), num_particles=30)
+    assert found.families is None
+    assert found.summary["families"] is None
+    assert found.summary["num_members"] == 1
+
+
 def test_each_number_is_what_it_says():
     q, law = dirichlets(20, seed=1), dirichlets(20, seed=2)
     particles = law.log_rsample(50)

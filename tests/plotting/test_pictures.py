@@ -10,6 +10,8 @@ import torch
 import opu
 from opu import plotting
 from opu.distributions.dirichlet import Dirichlet
+from opu.distributions.logistic_normal import LogisticNormal
+from opu.plotting.merged import merged
 
 RANDOM = np.random.default_rng(0)
 CLASSES = ["ale", "bitter", "cider"]
@@ -59,13 +61,17 @@ def teacher_of(num_classes, scale=1.0):
     return lambda x, count: (x.reshape(len(x), -1)[:, :4] @ weights[:count]).log_softmax(-1)
 
 
-def student_of(num_classes):
-    return opu.students.mlp(4, num_classes, (8,))
+def student_of(num_classes, family="dirichlet"):
+    return opu.students.mlp(4, num_classes, (8,), family=family)
 
 
-def test_inputs(drawn):
+FAMILIES = ["dirichlet", "logistic_normal"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_inputs(drawn, family):
     chosen = {"sure": torch.zeros(1, 2, 2), "torn": torch.ones(1, 2, 2)}
-    plotting.draw_inputs(Path("a.png"), chosen, teacher_of(3), student_of(3), CLASSES)
+    plotting.draw_inputs(Path("a.png"), chosen, teacher_of(3), student_of(3, family), CLASSES)
     check(drawn["a.png"], 2)
     for axes in panels(drawn["a.png"]):
         assert set(labels(axes)) == set(CLASSES)
@@ -111,6 +117,52 @@ def test_a_wide_prediction_has_regions_and_no_enlarged_corner():
     assert words(axes) == ["50 particles of the teacher", "student's mean", "student's 50, 80, 95 % regions"]
     assert set(labels(axes)) == {"class 0", "class 1", "class 2"}
     assert "log-precision: 2.0" in axes.get_legend().get_title().get_text()
+
+
+def logistic_normal(location, spread, rank=1):
+    location = torch.tensor([location])
+    return LogisticNormal(
+        location, torch.full_like(location, spread).log(), 0.5 * spread * torch.randn(*location.shape, rank)
+    )
+
+
+def test_a_wide_logistic_normal_has_regions_too():
+    axes = simplex(logistic_normal([0.5, 0.0, 0.2, -1.0], 1.0), torch.randn(50, 4).log_softmax(-1))
+    assert not axes.child_axes
+    assert words(axes) == ["50 particles of the teacher", "student's mean", "student's 50, 80, 95 % regions"]
+    assert any("TriContourSet" in type(each).__name__ for each in axes.collections)
+    assert "all other classes" in labels(axes)
+
+
+def test_a_confident_logistic_normal_shows_the_corner_enlarged():
+    q = logistic_normal([9.0, 0.0, 0.0, 0.0, 0.0], 0.7)
+    axes = simplex(q, q.log_rsample(50)[:, 0])
+    (inset,) = axes.child_axes
+    assert len(dots(inset)) == 3
+    assert words(axes)[-1] == "draws from the student, enlarged"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_merged_distribution_has_the_mean_and_quantiles_of_draws(family):
+    q = logistic_normal([1.0, 0.0, 0.2, -1.0, 0.5], 1.0)
+    if family == "dirichlet":
+        q = Dirichlet(torch.tensor([[0.4, 0.2, 0.2, 0.1, 0.1]]), torch.tensor([2.0]))
+    found, draws = merged(q, 3, 1), q.rsample(200_000)[:, 0]
+    three = torch.stack([draws[:, [0, 2, 4]].sum(-1), draws[:, 3], draws[:, 1]], -1).double().numpy()
+    np.testing.assert_allclose(found.mean, three.mean(0), atol=0.003)
+    levels = [0.1, 0.5, 0.9]
+    np.testing.assert_allclose(
+        np.quantile(np.exp(found.log_draws), levels, axis=0), np.quantile(three, levels, axis=0), atol=0.02
+    )
+
+
+def test_the_density_of_three_merged_classes_is_that_of_the_logistic_normal():
+    q = logistic_normal([0.5, 0.0, -0.3], 1.0, rank=2).to(torch.float64)
+    found, points = merged(q, 1, 2), q.log_rsample(500)[:, 0]
+    away = found.log_density(points.numpy()) - q.log_prob(points.unsqueeze(1))[:, 0].numpy()
+    near = np.abs(away - np.median(away))  # densities are up to a constant
+    assert np.quantile(near, 0.5) < 0.1
+    assert np.quantile(near, 0.9) < 0.3
 
 
 def test_more_than_three_classes_share_a_corner():
@@ -161,30 +213,54 @@ def test_calibration(drawn, calibrated):
 
 
 @pytest.mark.parametrize("num_classes", [2, 3, 5])
-@pytest.mark.parametrize("labelled", [True, False])
-def test_fidelity(drawn, num_classes, labelled):
-    x, teacher, student = torch.randn(20, 4), teacher_of(num_classes), student_of(num_classes)
+@pytest.mark.parametrize(("labelled", "family"), [(True, "dirichlet"), (False, "dirichlet"), (True, "logistic_normal")])
+def test_fidelity(drawn, num_classes, labelled, family):
+    x, teacher, student = torch.randn(20, 4), teacher_of(num_classes), student_of(num_classes, family)
     truth = torch.arange(20) % num_classes if labelled else None
     found = opu.fidelity.report(student, teacher, x, labels=truth, num_particles=40)
     names = [f"name {index}" for index in range(num_classes)]
     plotting.draw_fidelity(Path("f.png"), found, student, x, teacher, names)
-    check(drawn["f.png"], 7)
-    for axes in panels(drawn["f.png"])[3:]:
+    check(drawn["f.png"], 8)
+    for axes in panels(drawn["f.png"])[4:]:
         assert any("name " in label for label in labels(axes))
         assert axes.get_title().startswith("input ")
     assert "perfect calibration" in words(panels(drawn["f.png"])[2])
+    coverage = panels(drawn["f.png"])[3]
+    assert set(words(coverage)) == {
+        "student",
+        "most likely Dirichlet",
+        "nearest Dirichlet",
+        "logistic-normal",
+        "level: 90 %",
+    }
+    student_line = next(line for line in coverage.lines if line.get_label() == "student")
+    np.testing.assert_allclose(student_line.get_xdata(), range(1, 11))
+    np.testing.assert_allclose(student_line.get_ydata(), found.summary["coverage"]["by_decile"]["predicted"])
 
 
-def test_an_interval_names_its_class():
+def test_coverage_without_families_is_the_students_alone(drawn):
+    x, student = torch.randn(4, 4), student_of(3)
+    found = opu.fidelity.report(student, lambda x, _: torch.zeros(30, len(x), 3).log_softmax(-1), x, num_particles=30)
+    plotting.draw_fidelity(Path("f.png"), found, student, x, lambda x, _: torch.zeros(30, len(x), 3).log_softmax(-1))
+    assert words(panels(drawn["f.png"])[3]) == ["student", "level: 90 %"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_interval_names_its_class(family):
     axes = plotting.figure(3.0, 3.0).add_subplot()
     q = Dirichlet(torch.tensor([[0.4, 0.6]]), torch.tensor([2.0]))
+    if family == "logistic_normal":
+        q = logistic_normal([0.4, -0.4], 1.0)
     plotting.draw_interval(axes, torch.randn(50, 2).log_softmax(-1), q, classes=["no", "yes"])
     assert labels(axes) == ["probability of yes", "density"]
     assert words(axes) == ["50 particles of the teacher", "student's density", "student's mean"]
 
 
-def test_pictures_draw_nothing_random_from_the_users_generator():
+@pytest.mark.parametrize("family", FAMILIES)
+def test_pictures_draw_nothing_random_from_the_users_generator(family):
     q = Dirichlet(torch.tensor([[0.4, 0.3, 0.3]]), torch.tensor([2.0]))
+    if family == "logistic_normal":
+        q = logistic_normal([0.4, 0.3, 0.3], 1.0)
     particles, before = torch.randn(50, 3).log_softmax(-1), torch.get_rng_state()
     simplex(q, particles)
     assert torch.equal(before, torch.get_rng_state())

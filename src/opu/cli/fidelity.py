@@ -39,9 +39,12 @@ def fidelity(
     particles as files.
 
     Prints the distance and its parts (Monte-Carlo noise, family gap,
-    amortisation gap), the inputs with the largest amortisation gap, and one
-    sentence of advice. Writes fidelity.json and, if matplotlib and mpltern are
-    installed, fidelity.png into the run folder.
+    amortisation gap), how many particles the interval of the predicted class
+    holds by decile of entropy, how well each family of distributions fits the
+    same particles, the inputs with the largest amortisation gap, and two
+    sentences of advice: what to change, and which family to use. Writes
+    fidelity.json and, if matplotlib and mpltern are installed, fidelity.png
+    into the run folder.
 
     Example: opu fidelity runs/demo
     """

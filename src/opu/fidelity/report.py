@@ -13,23 +13,28 @@ from opu import measures
 from opu.batches import Batch, check_batch, fit_to, num_rows, split
 from opu.checks import check_labels, check_particles
 from opu.devices import device_of
+from opu.distributions import SimplexDistribution, cat
 from opu.distributions.dirichlet import Dirichlet
 from opu.distributions.kernels import Kernel
 from opu.evaluation import metrics
+from opu.fidelity.coverage import LEVEL, by_decile, class_coverage, deciles, distinct_members
+from opu.fidelity.families import FEWEST_MEMBERS, FamilyComparison, compare_families
 from opu.fidelity.gaps import Gaps, gaps
+from opu.fidelity.log_odds import LogOdds, log_odds
 from opu.teachers import Teacher
 
-LEVEL = 0.9
 NUM_WORST = 8
 NEGLIGIBLE = 0.01  # below this mean distance, the sentence names no cause
 
 ADVICE = {
     "noise": "Monte-Carlo noise: the student is as close as this number of particles can show; draw more of them",
-    "family": "the family: no Dirichlet fits these particles, so a larger network would not help",
+    "family": "the family: no {family} fits these particles, so a larger network would not help",
     "amortisation": "amortisation: train longer, use a larger network, or distil on more inputs",
     "network": "amortisation, on training inputs too: train longer, or use a larger network",
     "inputs": "amortisation, on new inputs only: distil on more inputs, or augment them more",
 }
+
+NAMES = {"dirichlet": "Dirichlet", "logistic_normal": "logistic-normal"}
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,9 @@ class Fidelity:
         total_variation: Total variation between the class probabilities of teacher and student, per input.
         mutual_information: Mutual information of teacher and student, per input.
         covered: Fraction of the teacher's particles within the student's credible intervals, per input.
+        coverage: The same for the predicted class and the runner-up, as :func:`opu.fidelity.coverage.class_coverage` has it.
+        log_odds: Teacher and student in the log-odds of the class that the teacher predicts.
+        families: The families side by side, fitted to the teacher's particles; None if fewer than three of them differ.
         summary: Averages over the inputs, ready for a json file.
         sentence: What causes most of the distance, and what to change.
     """
@@ -49,6 +57,9 @@ class Fidelity:
     total_variation: Float[Tensor, " B"]
     mutual_information: dict[str, Float[Tensor, " B"]]
     covered: Float[Tensor, " B"]
+    coverage: dict[str, Float[Tensor, " B"]]
+    log_odds: LogOdds
+    families: FamilyComparison | None
     summary: dict[str, Any]
     sentence: str
 
@@ -71,7 +82,7 @@ def report(
     """Compare a student with its teacher.
 
     Args:
-        student: A module that predicts a Dirichlet.
+        student: A module that predicts Dirichlets or logistic-normals.
         teacher: Source of the particles.
         inputs: Inputs to compare on, ideally ones that neither was trained on.
         labels: Classes of the inputs; with them the report has the calibration of both.
@@ -91,17 +102,27 @@ def report(
     ours, theirs = q.mean.double(), measures.mean(log_particles.double())
     information = {"teacher": measures.mutual_information(log_particles), "student": measures.mutual_information(q)}
     inside = covered(q, log_particles)
+    members, families = distinct_members(log_particles), None
+    judges = log_particles if members is None else members  # an ensemble's members count alike, however often they come
+    coverage = class_coverage(q, judges)
+    odds = log_odds(q, log_particles)
+    if members is None or len(members) >= FEWEST_MEMBERS:
+        families = compare_families(log_particles, None if isinstance(q, Dirichlet) else q.rank, kernel=kernel)
     variation = (ours - theirs).abs().sum(-1) / 2
     names = ("total", "noise", "family", "amortisation", "bound")
     summary: dict[str, Any] = {
         "num_inputs": num_rows(inputs),
         "num_particles": len(log_particles),
+        "num_members": None if members is None else len(members),
+        "family": "dirichlet" if isinstance(q, Dirichlet) else "logistic_normal",
         "mmd": {name: _mean(getattr(distances, name)) for name in names},
         "squared": distances.squared_parts(),
         "total_variation": _mean(variation),
         "same_class": 100 * _mean(ours.argmax(-1) == theirs.argmax(-1)),
         "spearman_of_mutual_information": _spearman(**information),
-        "coverage": {"level": LEVEL, "of_teacher": 100 * _mean(inside)},
+        "log_odds": odds.medians(),
+        "coverage": _coverage(inside, coverage, measures.predictive_entropy(judges)),
+        "families": None if families is None else families.summary(),
         "dominant": _dominant(distances, on_seen),
     }
     if on_seen is not None:
@@ -109,7 +130,8 @@ def report(
     if labels is not None:
         models = {"teacher": theirs.cpu(), "student": ours.cpu()}
         summary["calibration"] = {name: calibration(p, labels.cpu()) for name, p in models.items()}
-    return Fidelity(distances, variation, information, inside, summary, _sentence(summary))
+    sentence = _sentence(summary)
+    return Fidelity(distances, variation, information, inside, coverage, odds, families, summary, sentence)
 
 
 def calibration(probabilities: Float[Tensor, "B K"], labels: Tensor) -> dict[str, Any]:
@@ -122,21 +144,43 @@ def calibration(probabilities: Float[Tensor, "B K"], labels: Tensor) -> dict[str
     }
 
 
-def covered(q: Dirichlet, log_particles: Float[Tensor, "S B K"]) -> Float[Tensor, " B"]:
-    """Fraction of an input's particles within its credible intervals, averaged over classes."""
+def covered(q: SimplexDistribution, log_particles: Float[Tensor, "S B K"]) -> Float[Tensor, " B"]:
+    """Fraction of an input's particles within its credible intervals, averaged over classes.
+
+    Particles are taken as they are, as in all recorded reports; :func:`opu.fidelity.coverage.class_coverage` normalises
+    them again, which adds those that float32 has rounded to 1.
+    """
     # In float32, a particle at a corner and the end of its interval would both be rounded to 1.
-    low, high = (end.to(log_particles.device) for end in q.to(torch.float64).marginals().interval(LEVEL))
+    low, high = (end.to(log_particles.device) for end in q.to(torch.float64).interval(LEVEL))
     parts = (part.double().exp() for part in log_particles.split(64))
     counts = torch.stack([((part >= low) & (part <= high)).sum(0) for part in parts]).sum(0)
     return counts.double().mean(-1) / len(log_particles)
 
 
+def _coverage(inside: Tensor, coverage: dict[str, Tensor], entropy: Tensor) -> dict[str, Any]:
+    """In percent: of all classes, of the predicted one and the runner-up, and by decile of the teacher's entropy."""
+    parts = ("predicted", "runner_up", "below", "above")
+    return {
+        "level": LEVEL,
+        "of_teacher": 100 * _mean(inside),
+        "predicted": 100 * _mean(coverage["predicted"]),
+        "runner_up": 100 * _mean(coverage["runner_up"]),
+        "by_decile": {
+            "num_inputs": [len(rows) for rows in deciles(entropy)],
+            **{part: [100 * share for share in by_decile(entropy, coverage[part])] for part in parts},
+        },
+    }
+
+
 @torch.no_grad()
-def _predict(student: nn.Module, teacher: Teacher, inputs: Batch, num_particles: int) -> tuple[Dirichlet, Tensor]:
+def _predict(
+    student: nn.Module, teacher: Teacher, inputs: Batch, num_particles: int
+) -> tuple[SimplexDistribution, Tensor]:
     student.eval()
     device, parts = device_of(student), list(split(inputs, 1000))
-    q = Dirichlet.cat([student(fit_to(part, student)) for part in parts])
-    q = Dirichlet.from_logits(q.log_mean, q.log_precision)  # a user's own student may be normalised only roughly
+    q = cat([student(fit_to(part, student)) for part in parts])
+    if isinstance(q, Dirichlet):
+        q = Dirichlet.from_logits(q.log_mean, q.log_precision)  # a user's own student may be normalised only roughly
     return q, torch.cat([teacher(part, num_particles).to(device) for part in parts], 1)
 
 
@@ -152,9 +196,9 @@ def _dominant(distances: Gaps, on_seen: Gaps | None) -> str:
 def _sentence(summary: dict[str, Any]) -> str:
     squared, distance, cause = summary["squared"], summary["mmd"]["total"], summary["dominant"]
     if distance < NEGLIGIBLE:
-        return f"The student is as good as its teacher's particles: the mean distance is {distance:.2g}."
-    part = squared.get(cause, squared["amortisation"])
-    return f"{100 * part / max(sum(squared.values()), 1e-300):.0f} % of the squared distance is due to {ADVICE[cause]}."
+        return f"In MMD, the student is as good as its teacher's particles: the mean distance is {distance:.2g}."
+    part, advice = squared.get(cause, squared["amortisation"]), ADVICE[cause].format(family=NAMES[summary["family"]])
+    return f"{100 * part / max(sum(squared.values()), 1e-300):.0f} % of the squared distance is due to {advice}."
 
 
 def _mean(values: Tensor) -> float:

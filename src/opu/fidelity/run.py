@@ -15,7 +15,7 @@ from opu.choices import Outputs
 from opu.distillation.outcome import EVALUATION, read_evaluation, run_of
 from opu.distillation.run_folder import class_names
 from opu.environment import environment
-from opu.fidelity.report import Fidelity
+from opu.fidelity.report import NAMES, Fidelity
 from opu.fidelity.report import report as compare
 from opu.files import write_json
 from opu.students import load
@@ -27,9 +27,16 @@ from opu.terminal import say
 DISTANCES = {
     "total": "MMD: student to particles",
     "noise": "MMD: particles to their distribution (noise)",
-    "family": "MMD: nearest Dirichlet to that distribution (family gap)",
-    "amortisation": "MMD: student minus nearest Dirichlet (amortisation gap)",
-    "bound": "MMD: student to nearest Dirichlet (bound of that gap)",
+    "family": "MMD: nearest {family} to that distribution (family gap)",
+    "amortisation": "MMD: student minus nearest {family} (amortisation gap)",
+    "bound": "MMD: student to nearest {family} (bound of that gap)",
+}
+FITS = {
+    "dirichlet_maximum_likelihood": "Dirichlet, most likely",
+    "dirichlet_minimum_mmd": "Dirichlet, nearest in MMD",
+    "logistic_normal": "logistic-normal, rank {rank}",
+    "logistic_normal_full": "logistic-normal, full rank",
+    "particles": "particles themselves",
 }
 
 
@@ -89,21 +96,83 @@ def report_on_run(
 
 def show(result: dict[str, Any], console: Console) -> None:
     """Print the report as a table, and what to change."""
-    rank, coverage = result["spearman_of_mutual_information"], result["coverage"]
+    rank, coverage, odds = result["spearman_of_mutual_information"], result["coverage"], result["log_odds"]
+    family, level = NAMES[result["family"]], f"{100 * coverage['level']:.0f} %"
     rows = [
-        *([words, f"{result['mmd'][name]:.4f}"] for name, words in DISTANCES.items()),
+        *([words.format(family=family), f"{result['mmd'][name]:.4f}"] for name, words in DISTANCES.items()),
         ["total variation between the class probabilities", f"{result['total_variation']:.4f}"],
         ["same most probable class", f"{result['same_class']:.1f} %"],
         ["mutual information: Spearman's rank correlation", "none" if rank is None else f"{rank:.3f}"],
-        [f"particles within {100 * coverage['level']:.0f} % intervals", f"{coverage['of_teacher']:.1f} %"],
+        ["log-odds of predicted class: difference of means / deviation", f"{odds['shift']:.2f}"],
+        ["log-odds of predicted class: deviation / teacher's", f"{odds['spread']:.2f}"],
+        [f"particles within {level} intervals of all classes", f"{coverage['of_teacher']:.1f} %"],
+        [f"particles within {level} intervals of the predicted class", f"{coverage['predicted']:.1f} %"],
+        [f"particles within {level} intervals of the runner-up", f"{coverage['runner_up']:.1f} %"],
     ]
     for model, found in result.get("calibration", {}).items():
         rows.append([f"{model}: accuracy, ECE", f"{found['accuracy']:.1f} %, {found['ece']:.1f} %"])
     title = f"{result['num_inputs']} inputs, {result['num_particles']} particles each"
-    print_table(console, ["mean over inputs", ""], rows, title=title)
+    if result["num_members"] is not None:
+        title += f", {result['num_members']} of them different"
+    print_table(console, ["mean over inputs; of log-odds, the median", ""], rows, title=title)
+    _show_coverage(result, console)
+    _show_families(result["families"], console)
     worst = ", ".join(str(each["input"]) for each in result["worst"])
     say(console, f"Inputs with the largest amortisation gap: {worst}.")
     say(console, result["sentence"], style="bold")
+    if result["families"] is not None:
+        say(console, result["families"]["sentence"], style="bold")
+
+
+def _show_coverage(result: dict[str, Any], console: Console) -> None:
+    """Coverage by decile: of the student, and of each family's fits."""
+    found, families = result["coverage"], result["families"]
+    deciles = found["by_decile"]
+    rows = {"student": deciles["predicted"], "student, runner-up": deciles["runner_up"]}
+    if families is not None:
+        rows |= {name: fit["coverage"] for name, fit in _named(families)}
+    # Families are compared on fewer inputs, and may have fewer deciles.
+    width = max(map(len, rows.values()))
+    cells = [
+        [name, *(f"{share:.0f}" for share in shares), *[""] * (width - len(shares))] for name, shares in rows.items()
+    ]
+    header = ["decile of the teacher's entropy", *map(str, range(1, width + 1))]
+    title = f"Particles within the {100 * found['level']:.0f} % interval of the predicted class, %"
+    print_table(console, header, cells, title=title)
+
+
+def _show_families(families: dict[str, Any] | None, console: Console) -> None:
+    """How well each family fits, and on which particles that was judged."""
+    if families is None:
+        return
+    rows = [
+        [
+            name,
+            f"{fit['total_variation']:.4f}",
+            f"{fit['squared_mmd']:.1e}",
+            f"{fit['mutual_information_error']:.4f}",
+            *(f"{min(fit[end]):.0f} to {max(fit[end]):.0f}" for end in ("below", "above")),
+        ]
+        for name, fit in _named(families)
+    ]
+    header = ["fit to each input", "variation", "sq. MMD", "MI error", "below, %", "above, %"]
+    print_table(console, header, rows, title=f"Families on {families['num_inputs']} inputs")
+    how = (
+        f"Each is fitted to {families['num_fitted']} particles of an input and judged on the others."
+        if families["num_members"] is None
+        else f"For coverage, each is fitted with one of the {families['num_members']} different particles left out in turn, "
+        "and judged on that one; for all else, fitted to all of them and judged on the same."
+    )
+    say(
+        console,
+        f"{how} Variation: total variation between class probabilities. Sq. MMD: squared MMD. MI error: of mutual "
+        "information, in the last decile. Below, above: particles beyond either end of the interval, least to most of all "
+        "deciles.",
+    )
+
+
+def _named(families: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    return [(FITS[name].format(rank=families["rank"]), fit) for name, fit in families["families"].items()]
 
 
 def _one_input(found: Fidelity, index: int) -> dict[str, Any]:

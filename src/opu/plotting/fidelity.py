@@ -25,22 +25,23 @@ def draw_fidelity(
     teacher: Teacher,
     classes: Sequence[str] | None = None,
 ) -> None:
-    """A fidelity report: distances, agreement and calibration above, the inputs with the largest amortisation gap below.
+    """A fidelity report: distances, agreement, calibration and coverage above, the inputs of largest amortisation gap below.
 
     Args:
         path: The file.
         found: The report, an :class:`opu.fidelity.Fidelity`.
-        student: A module that predicts a Dirichlet.
+        student: A module that predicts Dirichlets or logistic-normals.
         inputs: The inputs of the report.
         teacher: Source of the particles.
         classes: Names of the classes.
     """
-    drawing = figure(12.0, 7.4)
-    above = drawing.add_gridspec(1, 3, top=0.95, bottom=0.58, wspace=0.32)
+    drawing = figure(15.0, 7.4)
+    above = drawing.add_gridspec(1, 4, top=0.95, bottom=0.58, wspace=0.32)
     _distances(drawing.add_subplot(above[0]), found)
     _agreement(drawing.add_subplot(above[1]), found)
     bins = {model: each["bins"] for model, each in found.summary.get("calibration", {}).items()}
     draw_reliability(drawing.add_subplot(above[2]), bins)
+    _coverage(drawing.add_subplot(above[3]), found)
     below = drawing.add_gridspec(1, NUM_WORST, top=0.43, bottom=0.14, wspace=0.45)
     drawing.text(0.5, 0.49, "The inputs with the largest amortisation gap", ha="center", color=INK, fontsize=10)
     for place, index in enumerate(found.worst(NUM_WORST)):
@@ -60,6 +61,7 @@ def _distances(axes: Any, found: Any) -> None:
         values, orientation="horizontal", whis=(5, 95), showfliers=False, medianprops={"color": STUDENT}
     )
     axes.set_yticks(range(1, len(names) + 1), names)
+    axes.locator_params(axis="x", nbins=4)
     describe(axes, "Where the distance comes from", "MMD of an input", "part of the distance")
     from matplotlib.patches import Patch
 
@@ -85,3 +87,31 @@ def _agreement(axes: Any, found: Any) -> None:
     axes.plot([0, largest], [0, largest], color=INK, linewidth=0.8, label="perfect agreement")
     describe(axes, "Mutual information", "teacher's, nats", "student's, nats")
     legend(axes, loc="upper left", markerscale=2)
+
+
+def _coverage(axes: Any, found: Any) -> None:
+    """Coverage of the predicted class by decile, of the student and of fits of each family."""
+    summary = found.summary["coverage"]
+    _curve(axes, summary["by_decile"]["predicted"], STUDENT, "student", linewidth=1.6)
+    if found.families is not None:
+        looks = {
+            "dirichlet_maximum_likelihood": ("most likely Dirichlet", INK, ":"),
+            "dirichlet_minimum_mmd": ("nearest Dirichlet", INK, "--"),
+            found.families.best_logistic_normal: ("logistic-normal", TEACHER, "--"),
+        }
+        for name, (label, colour, style) in looks.items():
+            shares = [100 * share for share in found.families.families[name].coverage]
+            _curve(axes, shares, colour, label, linestyle=style, linewidth=1.0)
+    level = 100 * summary["level"]
+    axes.axhline(level, color=INK, linewidth=0.8, label=f"level: {level:.0f} %")
+    axes.set_ylim(-45, 105)  # room for the legend
+    axes.set_yticks(range(0, 101, 20))
+    axes.set_xlim(0.5, 10.5)
+    describe(axes, "Interval of the predicted class", "decile of the teacher's entropy", "particles within, %")
+    legend(axes, loc="lower center", ncols=2, columnspacing=0.8, handlelength=1.4, fontsize=7)
+
+
+def _curve(axes: Any, shares: Sequence[float], colour: str, label: str, **options: Any) -> None:
+    """Shares of deciles; with fewer than ten inputs, of as many groups."""
+    places = [(place + 0.5) * 10 / len(shares) + 0.5 for place in range(len(shares))]
+    axes.plot(places, shares, marker=".", color=colour, label=label, **options)

@@ -1,4 +1,4 @@
-"""One input: particles and a Dirichlet on a triangle, or, of two classes, on an interval."""
+"""One input: particles and a prediction on a triangle, or, of two classes, on an interval."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,8 +10,9 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from opu.distributions.dirichlet import Dirichlet
+from opu.distributions import SimplexDistribution
 from opu.plotting.canvas import INK, STUDENT, TEACHER, class_names, describe, figure, finish, legend
+from opu.plotting.merged import Merged, merge, merged
 from opu.teachers import Teacher
 
 SHADES = ("#fbe3d2", "#f4b98f", "#e88b4f")
@@ -21,22 +22,23 @@ SMALL = 0.08  # if all lies within this distance of a corner, the corner is draw
 def draw_simplex(
     axes: Any,
     log_particles: Float[Tensor, "S K"],
-    q: Dirichlet,
+    q: SimplexDistribution,
     corners: tuple[int, int] | None = None,
     colour: str = TEACHER,
     *,
     classes: Sequence[str] | None = None,
     dots: str = "particles of the teacher",
 ) -> None:
-    """Particles and a Dirichlet on a triangle: one class at the left, one at the right, all others at the top.
+    """Particles and a prediction on a triangle: one class at the left, one at the right, all others at the top.
 
-    The sum of several classes is exact: it has the sum of their concentrations. If all lies in one corner, that corner is
-    drawn enlarged in the middle of the triangle.
+    The sum of several classes of a Dirichlet is exact: it has the sum of their concentrations. That of a logistic-normal
+    comes from its fixed points (:mod:`opu.plotting.merged`). If all lies in one corner, that corner is drawn enlarged in
+    the middle of the triangle.
 
     Args:
         axes: Axes with the ternary projection.
         log_particles: The particles of one input.
-        q: The predicted Dirichlet, a batch of one.
+        q: The prediction, a batch of one.
         corners: Classes at the left and at the right; by default the two most probable ones.
         colour: Colour of the particles.
         classes: Names of all classes.
@@ -45,17 +47,17 @@ def draw_simplex(
     first, second = corners or log_particles.exp().mean(0).topk(2).indices.tolist()
     names, others = class_names(classes, q.num_classes), set(range(q.num_classes)) - {first, second}
     labels = [names[others.pop()] if len(others) == 1 else "all other classes", names[first], names[second]]
-    particles = _merged(log_particles.exp(), first, second).double().numpy()
-    merged = Dirichlet.from_concentration(_merged(q.log_concentration().exp(), first, second))
-    corner, width = _extent(particles, merged)
-    _shade(axes, merged, _grid(160))
+    particles = merge(log_particles.exp(), first, second).double().numpy()
+    prediction = merged(q, first, second)
+    corner, width = _extent(particles, prediction)
+    _shade(axes, prediction, _grid(160))
     axes.scatter(*particles.T, s=9, color=colour, alpha=0.4, linewidths=0, zorder=5, clip_on=False)
-    _draw_mean(axes, merged)
+    _draw_mean(axes, prediction)
     _name_corners(axes, labels, 10)
     shown = [_dot(colour, 4.0, alpha=0.6), _dot(STUDENT, 8.0), tuple(_patch(shade) for shade in reversed(SHADES))]
     words = [f"{len(particles)} {dots}", "student's mean", "student's 50, 80, 95 % regions"]
     if width < SMALL:
-        _enlarge(axes, particles, merged, colour, corner, width)
+        _enlarge(axes, particles, prediction, colour, corner, width)
         shown[-1], words[-1] = _dot(SHADES[-1], 4.0), "draws from the student, enlarged"
     legend(
         axes,
@@ -68,9 +70,10 @@ def draw_simplex(
     )
 
 
-def _draw_mean(axes: Any, q: Dirichlet) -> None:
-    mean = q.mean[0].double().numpy()
-    axes.scatter(*mean[:, None], s=52, color=STUDENT, edgecolors="white", linewidths=1.3, zorder=7, clip_on=False)
+def _draw_mean(axes: Any, prediction: Merged) -> None:
+    axes.scatter(
+        *prediction.mean[:, None], s=52, color=STUDENT, edgecolors="white", linewidths=1.3, zorder=7, clip_on=False
+    )
 
 
 def _name_corners(axes: Any, labels: Sequence[str], size: int) -> None:
@@ -84,19 +87,16 @@ def _name_corners(axes: Any, labels: Sequence[str], size: int) -> None:
         axis.set_ticks([])
 
 
-def _merged(values: Float[Tensor, "*B K"], first: int, second: int) -> Float[Tensor, "*B 3"]:
-    rest = values.sum(-1) - values[..., first] - values[..., second]
-    return torch.stack([rest.clamp(min=1e-30), values[..., first], values[..., second]], -1)
-
-
-def _extent(particles: NDArray[np.float64], q: Dirichlet) -> tuple[int, float]:
+def _extent(particles: NDArray[np.float64], prediction: Merged) -> tuple[int, float]:
     """The corner where the student's mean is, and how far mean, particles and student reach from it (95 % of each)."""
-    corner = int(q.mean[0].argmax())
-    clouds = (particles[:, corner], _draws(q)[:, corner].exp().numpy(), q.mean[:, corner].numpy())
+    corner = int(prediction.mean.argmax())
+    clouds = (particles[:, corner], np.exp(prediction.log_draws[:, corner]), prediction.mean[corner])
     return corner, max(float(np.quantile(1 - each, 0.95)) for each in clouds)
 
 
-def _enlarge(axes: Any, particles: NDArray[np.float64], q: Dirichlet, colour: str, corner: int, width: float) -> None:
+def _enlarge(
+    axes: Any, particles: NDArray[np.float64], prediction: Merged, colour: str, corner: int, width: float
+) -> None:
     """Draw one corner of a triangle in its middle, where there is nothing else.
 
     The student is drawn as dots: in a corner its regions are thinner than a line.
@@ -106,32 +106,24 @@ def _enlarge(axes: Any, particles: NDArray[np.float64], q: Dirichlet, colour: st
     low = np.zeros(3)
     low[corner] = 1 - side
     inset.set_ternary_lim(*np.stack([low, low + side], 1).ravel())
-    draws = _draws(q)[: len(particles)].exp().double().numpy()
+    draws = np.exp(prediction.log_draws[: len(particles)])
     for points, shade, layer in ((draws, SHADES[-1], 4), (particles, colour, 5)):
         near = points[points[:, corner] >= 1 - side]
         inset.scatter(*near.T, s=9, color=shade, alpha=0.5, linewidths=0, zorder=layer, clip_on=False)
-    _draw_mean(inset, q)
+    _draw_mean(inset, prediction)
     _name_corners(inset, [f"{100 if place == corner else 100 * side:g} %" for place in range(3)], 8)
     axes.text(0.5, 0.02, "the corner, enlarged", transform=axes.transAxes, color=INK, fontsize=8, ha="center")
 
 
-def _shade(axes: Any, q: Dirichlet, grid: NDArray[np.float64]) -> None:
-    """Shade the regions of highest density that hold 50, 80 and 95 % of the Dirichlet."""
+def _shade(axes: Any, prediction: Merged, grid: NDArray[np.float64]) -> None:
+    """Shade the regions of highest density that hold 50, 80 and 95 % of the prediction."""
     # A Dirichlet with small concentrations is infinitely dense at its edges, in points that no grid holds.
-    draws = _draws(q).clamp(min=float(np.log(grid.min())))
-    levels = np.unique(np.quantile(q.log_prob(draws.unsqueeze(1)).numpy(), [0.05, 0.2, 0.5]))
-    heights = q.log_prob(torch.from_numpy(grid).log().unsqueeze(1)).squeeze(-1).numpy()
+    draws = np.maximum(prediction.log_draws, np.log(grid.min()))
+    levels = np.unique(np.quantile(prediction.log_density(draws), [0.05, 0.2, 0.5]))
+    heights = prediction.log_density(np.log(grid))
     if heights.max() > levels[0] and len(levels) == 3:
         top = max(heights.max(), levels[-1] + 1e-6) + 1.0
         axes.tricontourf(*grid.T, heights, levels=[*levels, top], colors=SHADES, zorder=1)
-
-
-def _draws(q: Dirichlet) -> Float[Tensor, "S K"]:
-    """Draws that leave the random state as it was."""
-    generator_state = torch.get_rng_state()
-    drawn = q.log_rsample(4000)[:, 0]
-    torch.set_rng_state(generator_state)
-    return drawn
 
 
 def _grid(steps: int) -> NDArray[np.float64]:
@@ -176,7 +168,7 @@ def draw_inputs(
         path: The file.
         chosen: Images by title.
         teacher: Source of the particles.
-        student: A module that predicts a Dirichlet.
+        student: A module that predicts Dirichlets or logistic-normals.
         classes: Names of the classes.
     """
     drawing = figure(10.5, 5.4)
@@ -192,14 +184,14 @@ def draw_inputs(
 
 
 def draw_interval(
-    axes: Any, log_particles: Float[Tensor, "S K"], q: Dirichlet, *, classes: Sequence[str] | None = None
+    axes: Any, log_particles: Float[Tensor, "S K"], q: SimplexDistribution, *, classes: Sequence[str] | None = None
 ) -> None:
-    """Particles and a Dirichlet of two classes: a histogram and a density.
+    """Particles and a prediction of two classes: a histogram and a density.
 
     Args:
         axes: Ordinary axes.
         log_particles: The particles of one input.
-        q: The predicted Dirichlet, a batch of one.
+        q: The prediction, a batch of one.
         classes: Names of both classes.
     """
     count = len(log_particles)

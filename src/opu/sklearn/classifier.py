@@ -17,7 +17,7 @@ from torch import Tensor
 
 from opu import measures, students
 from opu.distillation import Recipe, calibrate, distill
-from opu.distributions.dirichlet import Dirichlet
+from opu.distributions import Dirichlet, SimplexDistribution, cat
 from opu.distributions.pointwise import maximum_likelihood
 from opu.novelty import FEWEST_INPUTS
 from opu.sklearn.frames import require_pandas
@@ -54,6 +54,8 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             that takes raw rows, with NaN where values are missing. A teacher that would take more than half an hour on a
             table of this size says so before it starts.
         hidden: Widths of the student's layers.
+        family: What the student predicts: ``"dirichlet"``, or ``"logistic_normal"``, whose intervals fit the teacher's
+            particles more closely.
         objective: Objective that :func:`opu.distill` minimises. The clipped KL trains small networks on tables well and
             fast, since no single row can dominate a step.
         learning_rate: Learning rate of the distillation. Small networks need larger steps than those on images.
@@ -79,6 +81,7 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         teacher: Any = "polya-gamma",
         *,
         hidden: Any = (128, 128),
+        family: Any = "dirichlet",
         objective: Any = "clipped_kl",
         learning_rate: Any = 1e-2,
         num_particles: Any = 64,
@@ -90,6 +93,7 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         # scikit-learn requires that the constructor stores its arguments unchanged; fit checks them.
         self.teacher = teacher
         self.hidden = hidden
+        self.family = family
         self.objective = objective
         self.learning_rate = learning_rate
         self.num_particles = num_particles
@@ -139,9 +143,7 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.teacher_ = make_teacher(
                 self.teacher, x[seen], known, self.standardise_, self.classes_.tolist(), weighed
             )
-            fitted = maximum_likelihood(self.teacher_(x[seen][:: max(1, len(seen) // 500)], 200)).log_precision
-            student = students.mlp(x.shape[1], len(self.classes_), self.hidden, link=Sigmoid(*bounds_for(fitted)))
-            student.start_precision_at(float(fitted.median()))
+            student = self._untrained(x[seen])
             distill(
                 self.teacher_,
                 student,
@@ -161,6 +163,15 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 calibrate(student, x)  # on all rows, since too few were held out
         self._keep(student)
         return self
+
+    def _untrained(self, x: Tensor) -> Student:
+        """A student whose link, if it has one, suits the teacher's particles at these rows."""
+        sizes = x.shape[1], len(self.classes_), self.hidden
+        if self.family != "dirichlet":
+            return students.mlp(*sizes, family=self.family)
+        fitted = maximum_likelihood(self.teacher_(x[:: max(1, len(x) // 500)], 200)).log_precision
+        student = students.mlp(*sizes, link=Sigmoid(*bounds_for(fitted)))
+        return student.start_precision_at(float(fitted.median()))
 
     def _keep(self, student: Student) -> None:
         # In float32 a row's prediction would depend, in its last digits, on the other rows of the batch.
@@ -186,17 +197,24 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         return rows
 
+    def predict_distribution(self, X: Any) -> SimplexDistribution:
+        """One distribution over the class probabilities per row, of the family."""
+        return self._distribution(self._rows(X))
+
     def predict_dirichlet(self, X: Any) -> Dirichlet:
-        """One Dirichlet over the class probabilities per row."""
-        return self._dirichlet(self._rows(X))
+        """One Dirichlet over the class probabilities per row, if that is the family."""
+        found = self.predict_distribution(X)
+        if not isinstance(found, Dirichlet):
+            raise ValueError(f"this classifier predicts {self.student_.family}; use predict_distribution.")
+        return found
 
     @torch.no_grad()
-    def _dirichlet(self, rows: Tensor) -> Dirichlet:
-        return Dirichlet.cat([self.student_(self.standardise_(part)) for part in rows.split(_ROWS_AT_ONCE)])
+    def _distribution(self, rows: Tensor) -> SimplexDistribution:
+        return cat([self.student_(self.standardise_(part)) for part in rows.split(_ROWS_AT_ONCE)])
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Class probabilities."""
-        probabilities: NDArray[np.float64] = self.predict_dirichlet(X).mean.numpy()
+        probabilities: NDArray[np.float64] = self.predict_distribution(X).mean.numpy()
         return probabilities
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -207,14 +225,14 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict_interval(self, X: Any, level: float = 0.9) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Lower and upper end of a credible interval for each class probability, both ``(rows, classes)``."""
-        low, high = self.predict_dirichlet(X).marginals().interval(level)
+        low, high = self.predict_distribution(X).interval(level)
         return low.numpy(), high.numpy()
 
     def uncertainty(self, X: Any) -> Any:
         """A pandas frame with every measure, the novelty score and its p-value, one line per row."""
         pd = require_pandas()
         rows, novelty = self._rows(X), self.student_.novelty
-        q = self._dirichlet(rows)
+        q = self._distribution(rows)
         columns = measures.all_measures(q, novelty)
         if novelty is not None:
             columns["novelty_p_value"] = novelty.p_value(q)

@@ -38,7 +38,8 @@ CHECKS = {
     "assert (piped_low < piped_high).all() and len(piped) == len(x_test)\n"
     "own = OnePassClassifier.load('run').predict_proba(vectors.astype(float))\n"
     "assert abs(outputs['probabilities'] - own).max() < 1e-4 and classes == ['no', 'yes'] and own[5].argmax() == 0",
-    "amortisation-gap.md": "assert found.summary['mmd']['amortisation'] <= found.summary['mmd']['bound'] + 1e-6",
+    "amortisation-gap.md": "assert found.summary['mmd']['amortisation'] <= found.summary['mmd']['bound'] + 1e-6\n"
+    "assert compared.advice == 'logistic_normal' and compared.num_fitted == 250",
     "predict.md": "assert count == 500 == len(Path('inputs.csv').read_text().splitlines()) - 1",
     "export.md": "assert outputs['probabilities'].shape == (5, 3) and max(written.differences.values()) < 1e-4",
 }

@@ -293,6 +293,34 @@ def family_students(results: Path) -> str:
     return markdown_table(["student", *header], lines)
 
 
+def family_recipes(results: Path) -> str:
+    """What students of each family reach on held-out MNIST digits, by teacher."""
+    command = "python -m reproduction.studies.family_recipes --device cuda, for each teacher"
+    runs = read_one(results, "study-family-recipes.json", command)["runs"]
+    teachers = {"mc_dropout": "MC dropout", "sgld": "SGLD"}
+    lines = []
+    for teacher, candidate in dict.fromkeys((run["teacher"], run["candidate"]) for run in runs):
+        found = [run for run in runs if (run["teacher"], run["candidate"]) == (teacher, candidate)]
+        deciles = [100 * statistics.mean(column) for column in zip(*(run["coverage"] for run in found), strict=True)]
+        family = "Dirichlet" if candidate == "Dirichlet" else "logistic-normal"
+        numbers = [
+            f"{statistics.mean(run['accuracy']['student'] for run in found):.2f}",
+            f"{statistics.mean(run['nll'] for run in found):.4f}",
+            f"{statistics.mean(run['rank_correlation']['mutual_information'] for run in found):.3f}",
+            f"{statistics.mean(run['total_variation'] for run in found):.4f}",
+            f"{statistics.mean(run['squared_mmd'] for run in found):.1e}",
+            f"{min(deciles):.0f} to {max(deciles):.0f}",
+        ]
+        ood = [
+            statistics.mean(each[symbol] for run in found for each in run["ood"].values())
+            for symbol in ("E", "MI", "N")
+        ]
+        lines.append([f"{teachers[teacher]}, {len(found)}", family, *numbers, *(f"{each:.1f}" for each in ood)])
+    header = ["accuracy", "NLL", "rank correlation of MI", "total variation of the mean", "squared MMD"]
+    header += ["coverage of the predicted class by decile, %", "OOD, AUROC of E", "of MI", "of N"]
+    return markdown_table(["teacher, seeds", "student", *header], lines)
+
+
 TABLES: dict[str, Callable[[Path], str]] = {
     "mnist-small": mnist_small,
     "novelty-shares": novelty_shares,
@@ -310,4 +338,5 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "reliability": reliability,
     "families": families,
     "family-students": family_students,
+    "family-recipes": family_recipes,
 }

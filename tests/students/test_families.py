@@ -105,7 +105,7 @@ def test_mistakes_are_told():
     with pytest.raises(ValueError, match="from 0 to 64; got 65"):
         mlp(3, 4, family="logistic_normal(65)")
     student = mlp(3, 4, family="logistic_normal")
-    with pytest.raises(ValueError, match="this student's family is logistic_normal"):
+    with pytest.raises(ValueError, match="this student predicts logistic_normal"):
         student.fit_bounds(lambda x, n: torch.randn(n, len(x), 4).log_softmax(-1), torch.randn(20, 3))
     with pytest.raises(ValueError, match="only a Dirichlet has a precision to start at"):
         student.start_precision_at(3.0)

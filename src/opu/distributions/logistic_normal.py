@@ -24,9 +24,10 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from opu.distributions.normal_rule import num_points_for, points_like
-from opu.distributions.simplex import entropy, log_shares, normalised
+from opu.distributions.simplex import LOG_OF_NOTHING, entropy, log_shares, normalised
 
 _LOG_2_PI = math.log(2 * math.pi)
+_LEAST_PROBABILITY = {torch.float64: 1e-290}  # and 1e-30 for smaller types
 _NUMBERS_AT_ONCE = 2**24  # of the points of intervals
 
 
@@ -127,17 +128,19 @@ class LogisticNormal:
         """Averages over the fixed points, all that measures need: log of the mean, entropy, and the sum of all ln pi.
 
         They are taken in the type of the location. Nothing cancels in them, so that float32 keeps seven digits, also next to
-        a corner; a class below 1e-38 counts as 1e-38 there.
+        a corner. A probability that the type cannot hold is that of the locations.
         """
         logits = self._logits()
         top, largest = logits.max(-1, keepdim=True)
-        below = logits - top
+        below = (logits - top).clamp(min=LOG_OF_NOTHING)
         shares = below.exp()
         others = shares.scatter(-1, largest, 0.0).sum(-1)  # in units of the largest, which is left out
         log_norm = torch.log1p(others)
         entropies = log_norm - (shares * below).sum(-1) / (1 + others)
         mean = (shares / (1 + others).unsqueeze(-1)).mean(0)
-        log_mean = normalised(mean.clamp(min=torch.finfo(mean.dtype).tiny).log())
+        least = _LEAST_PROBABILITY.get(mean.dtype, 1e-30)
+        underflown = (self.location - self.location.amax(-1, keepdim=True)).clamp(max=math.log(least))
+        log_mean = normalised(torch.where(mean > least, mean.clamp(min=least).log(), underflown))
         total = below.sum(-1) - self.num_classes * log_norm
         return log_mean, entropies.double().mean(0), total.double().mean(0)
 

@@ -6,10 +6,10 @@ from torch import Tensor
 
 from opu.distributions.gamma import exponential_remainder
 
-_LOG_OF_NOTHING = -2000.0  # exp of it is 0, and it is still a number that can be multiplied by 0
+LOG_OF_NOTHING = -2000.0  # exp of it is 0, and it is still a number that can be multiplied by 0
 
 
-def normalised(scores: Float[Tensor, "*B K"], lowest: float = _LOG_OF_NOTHING) -> Float64[Tensor, "*B K"]:
+def normalised(scores: Float[Tensor, "*B K"], lowest: float = LOG_OF_NOTHING) -> Float64[Tensor, "*B K"]:
     """Log-probabilities from logarithms up to a constant, in float64.
 
     ``log_softmax`` gives 0 for the logarithm of 1 - 1e-9 in float32, and of 1 - 1e-17 in float64; entropies are then some
@@ -21,7 +21,7 @@ def normalised(scores: Float[Tensor, "*B K"], lowest: float = _LOG_OF_NOTHING) -
 
 def log_shares(scores: Float[Tensor, "*B K"]) -> tuple[Float64[Tensor, "*B K"], Float64[Tensor, "*B K"]]:
     """Logarithms of each class's probability as in :func:`normalised`, and of the sum of the others' probabilities."""
-    log_mean, largest, others = _parts(scores, _LOG_OF_NOTHING)
+    log_mean, largest, others = _parts(scores, LOG_OF_NOTHING)
     # No other probability is above 1/2, so that nothing cancels; the largest is set aside since it may be 1.
     rest = log_mean.scatter(-1, largest, -torch.inf)
     return log_mean, torch.log1p(-rest.exp()).scatter(-1, largest, others)

@@ -7,9 +7,9 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 from opu.distributions.normal_rule import normal_points, num_points_for
+from opu.distributions.simplex import LOG_OF_NOTHING as _LOWEST
 
 _LOG_2_PI = math.log(2 * math.pi)
-_LOWEST = -2000.0  # as in opu.distributions.simplex
 _TINY = 1e-300
 # Points at a time, for each input: so many numbers, or so many points if these are more. Of 1,000 classes that is an eighth
 # of a megabyte; fewer points would cost a runtime more operators.

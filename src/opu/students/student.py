@@ -207,8 +207,8 @@ class Student(BaseStudent):
         """
         link = self.bounds()
         if link is None:
-            what = f"link is {self.link}" if self.link else f"family is {self.family}"
-            raise ValueError(f"only a bounded link has bounds to fit; this student's {what}.")
+            what = f"'s is {self.link}" if self.link else f" predicts {self.family}"
+            raise ValueError(f"only a bounded link has bounds to fit; this student{what}.")
         if self.novelty is not None:
             raise ValueError(
                 "bounds are fitted before distilling; this student is trained, and would predict otherwise."

@@ -124,7 +124,9 @@ def test_int8_is_near_and_calibrated_anew(name, tmp_path):
     # The layers of the network have eight bits, and nothing behind them.
     held = [each.name for each in onnx.load(found.path).graph.initializer if each.data_type == onnx.TensorProto.INT8]
     layers = [layer for layer in student.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
-    assert len([weight for weight in held if weight.endswith("_quantized")]) == len(layers)
+    # Both networks start as copies of the teacher's, and a file holds equal weights once.
+    weights = {layer.weight.detach().numpy().tobytes() for layer in layers}
+    assert len([weight for weight in held if weight.endswith("_quantized")]) == len(weights)
 
 
 @pytest.mark.parametrize("int8", [False, pytest.param(True, marks=pytest.mark.slow)])

@@ -9,9 +9,9 @@ Adding a number to all logits changes nothing, so that the distribution is that 
 Each log-ratio has a spread of its own. A Dirichlet has one precision for a large probability and for nine tiny ones, and
 its credible interval of the predicted class is too narrow or too wide therefore.
 
-The density has a closed form, and the entropy all but one of its terms. Expectations over the simplex (mean, entropies, information, intervals) are averages
-over the fixed points of :mod:`opu.distributions.normal_rule`: no random numbers, and no second pass through a network.
-``docs/families.md`` has their errors, measured against a million samples.
+The density has a closed form, and the entropy all but one of its terms. Expectations over the simplex (mean, entropies,
+information, intervals) are averages over the fixed points of :mod:`opu.distributions.normal_rule`: no random numbers, and no
+second pass through a network. ``docs/families.md`` has their errors, measured against a million samples.
 """
 
 import math

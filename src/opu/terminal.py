@@ -1,4 +1,4 @@
-"""The one door to the terminal: text of users and files is printed as text, whatever is in it."""
+"""All that is printed goes this way: text of users and files is printed as text, whatever is in it."""
 
 from unicodedata import category
 

@@ -98,7 +98,8 @@ def test_it_is_distilled_saved_and_loaded(form, shared_trunk, tmp_path):
 
 @pytest.mark.parametrize(("form", "shared_trunk"), [("row", False), ("sigmoid", True), ("mlp", False)])
 def test_it_is_exported(form, shared_trunk, tmp_path):
-    runtime = pytest.importorskip("onnxruntime")
+    import onnxruntime as runtime
+
     student, x = from_teacher(teacher_of(form), shared_trunk=shared_trunk), inputs()
     write(student, tmp_path / "student.onnx", x)
     session = runtime.InferenceSession(tmp_path / "student.onnx")

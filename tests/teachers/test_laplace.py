@@ -16,7 +16,6 @@ def features() -> nn.Sequential:
 
 
 def fitted(last: nn.Linear, num_rows: int = 40):
-    pytest.importorskip("laplace")
     net, x = nn.Sequential(*features(), last), torch.randn(num_rows, 4)
     return laplace(net, x, torch.arange(num_rows) % K, batch_size=16), net, x
 

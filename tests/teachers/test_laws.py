@@ -108,7 +108,6 @@ def forest() -> Case:
 
 
 def last_layer() -> Case:
-    pytest.importorskip("laplace")
     return Case(laplace(network(), torch.randn(30, 4), torch.arange(30) % K))
 
 

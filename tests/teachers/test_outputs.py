@@ -307,6 +307,5 @@ def test_one_logit_is_sampled_by_its_own_likelihood():
 
 
 def test_laplace_refuses_one_logit():
-    pytest.importorskip("laplace")
     with pytest.raises(ValueError, match=r"gives a single output per input.* two logits 0 and z"):
         opu.teachers.laplace(nn.Linear(4, 1), torch.randn(30, 4), torch.arange(30) % 2)

@@ -1,4 +1,4 @@
-"""Attacks on files and processes: kills, damaged files, runs that others take over, threads, bombs."""
+"""Attacks on files and processes: kills, damaged files, two processes in one folder, threads, bombs."""
 
 import os
 import random
@@ -10,7 +10,6 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -95,71 +94,6 @@ def damage(count: int = 400) -> list[Outcome]:
                 continue
             broken += loaded.keys() != before.keys() or any(not torch.equal(loaded[n], w) for n, w in before.items())
     return [Outcome("a file with one bit changed is refused, or loads unchanged", count, broken)]
-
-
-def resumed() -> list[Outcome]:
-    """A run is not resumed with other inputs, fewer rows, another teacher or other held-out inputs."""
-    torch.manual_seed(0)
-    x, other = torch.randn(300, 4), torch.randn(300, 4)
-    nets = [nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Dropout(p), nn.Linear(16, 3)) for p in (0.5, 0.5, 0.2)]
-    nets[2].load_state_dict(nets[0].state_dict())
-    changes = {"x": other, "fewer": x[:-1], "moved": x.roll(1, 0), "one": x + 1e-3 * (torch.arange(300) == 7)[:, None]}
-    given: list[tuple[nn.Module, torch.Tensor, object]] = [
-        *((nets[0], rows, 0.1) for rows in changes.values()),
-        (nets[1], x, 0.1),
-        (nets[2], x, 0.1),
-    ]
-    given += [(nets[0], x, 0.2), (nets[0], x, other[:30])]
-    broken = 0
-    for net, rows, held_out in given:
-        with tempfile.TemporaryDirectory() as folder:
-            _distil(nets[0], x, 0.1, folder, resume=False)
-            broken += not refused(lambda n=net, r=rows, h=held_out, f=folder: _distil(n, r, h, f, resume=True))  # type: ignore[misc]
-    return [Outcome("a run is not resumed with other inputs or another teacher", len(given), broken)]
-
-
-class _Hidden(nn.Module):
-    """A network that multiplies its inputs by what no state_dict holds."""
-
-    def __init__(self, kind: str, factor: float) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.layers = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 3))
-        held = {"tensor": torch.tensor(factor), "list": [factor], "whole number": int(factor)}
-        self.kind, self.factor = kind, held.get(kind)
-        self.register_buffer("scale", torch.tensor(factor), persistent=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        factor: Any = self.scale if self.kind == "buffer" else self.factor
-        found: torch.Tensor = self.layers(x * (factor[0] if isinstance(factor, list) else factor))
-        return found
-
-
-def hidden() -> list[Outcome]:
-    """A run is not resumed with a teacher that differs in what no weight shows."""
-    torch.manual_seed(0)
-    x, broken, kinds = torch.randn(300, 4), 0, ("buffer", "tensor", "list", "whole number")
-    for kind in kinds:
-        with tempfile.TemporaryDirectory() as folder:
-            _distil(_Hidden(kind, 1.0), x, 0.1, folder, resume=False)
-            other = _Hidden(kind, 3.0)
-            broken += not refused(lambda n=other, f=folder: _distil(n, x, 0.1, f, resume=True))  # type: ignore[misc]
-    return [Outcome("a run is not resumed with a teacher that differs in no weight", len(kinds), broken)]
-
-
-def _distil(net: nn.Module, x: torch.Tensor, held_out: object, folder: str, *, resume: bool) -> None:
-    recipe = opu.Recipe(epochs=2, num_particles=4)
-    student = opu.students.mlp(4, 3, (8,))
-    opu.distill(
-        opu.teachers.MCDropout(net),
-        student,
-        x,
-        recipe=recipe,
-        held_out=held_out,
-        out=folder,
-        resume=resume,
-        progress=False,
-    )
 
 
 def together(rounds: int = 8) -> list[Outcome]:
@@ -253,4 +187,4 @@ def _start(code: str, folder: str) -> "subprocess.Popen[str]":
     )
 
 
-ATTACKS = (kills, damage, resumed, hidden, together, threads, bombs, simplex)
+ATTACKS = (kills, damage, together, threads, bombs, simplex)

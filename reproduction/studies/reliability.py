@@ -13,10 +13,10 @@ import torch
 
 from opu.environment import environment
 from opu.files import write_json
-from reproduction.reliability import command_line, inputs, numbers, processes, scores
+from reproduction.reliability import command_line, inputs, numbers, processes, resuming, scores
 from reproduction.studies.options import study_options
 
-ROOMS = (scores, inputs, processes, command_line, numbers)
+ROOMS = (scores, inputs, resuming, processes, command_line, numbers)
 ATTACKS = {attack.__name__: attack for room in ROOMS for attack in room.ATTACKS}
 
 

@@ -107,7 +107,8 @@ def settings() -> list[Outcome]:
     net = nn.Sequential(nn.Embedding(30, 4), nn.Flatten(), nn.Dropout(0.3), nn.Linear(20, 3))
     x = torch.randint(30, (60, 5))
 
-    def run(augment: Any, optimizer: Any, folder: str, *, resume: bool) -> None:
+    def run(choice: tuple[Any, Any], folder: str, *, resume: bool) -> None:
+        augment, optimizer = choice
         teacher = opu.teachers.MCDropout(net)
         recipe = opu.Recipe(steps=3, batch_size=16, num_particles=4, augment=augment, optimizer=optimizer)
         student = opu.students.from_teacher(teacher, example=x)
@@ -131,8 +132,8 @@ def settings() -> list[Outcome]:
     for first, second in changes:
         with tempfile.TemporaryDirectory() as place:
             folder = f"{place}/run"
-            run(*first, folder, resume=False)
-            broken += not refused(lambda: run(*second, folder, resume=True))  # noqa: B023 - called here
+            run(first, folder, resume=False)
+            broken += not refused(lambda: run(second, folder, resume=True))  # noqa: B023 - called here
     return [Outcome("a run is not resumed with another augmentation or optimiser", len(changes), broken)]
 
 

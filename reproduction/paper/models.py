@@ -106,11 +106,12 @@ class Models:
         """The network of the published prior network."""
         return classifiers.vgg(self.domain.num_classes, self.scale.vgg_channels).to(self.device)
 
-    def student(self, link: str) -> Student:
-        """A student of the classifier's shape, with two networks."""
+    def student(self, link: str, family: str = "dirichlet") -> Student:
+        """A student of the classifier's shape, with two networks; the link is a Dirichlet's."""
+        predicts: dict[str, Any] = {"family": family} | ({"link": link} if family == "dirichlet" else {})
         if self.domain.network == "mlp":
-            return opu.students.mlp(784, self.domain.num_classes, self.scale.hidden, link=link).to(self.device)
-        return opu.students.lenet(self.domain.num_classes, link=link).to(self.device)
+            return opu.students.mlp(784, self.domain.num_classes, self.scale.hidden, **predicts).to(self.device)
+        return opu.students.lenet(self.domain.num_classes, **predicts).to(self.device)
 
     def _mc_dropout(self) -> MCDropout:
         net = self._trained(self.classifier(dropout=0.5), "mc_dropout")
@@ -174,8 +175,8 @@ class Models:
 
     def _opu(self, row: Row) -> nn.Module:
         preset, teacher = self.scale.preset(row.preset), self.teacher(row.teacher)
-        student = self.student(preset.link).start_mean_from(teacher)
-        if preset.fitted_inputs:
+        student = self.student(preset.link, row.family).start_mean_from(teacher)
+        if preset.fitted_inputs and row.family == "dirichlet":
             student.fit_bounds(teacher, self.domain.held_out[: preset.fitted_inputs], self.scale.num_particles)
         self.distil(row, student, preset)
         student.save(self.folder / slug(row.name) / "student")

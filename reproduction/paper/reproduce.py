@@ -20,10 +20,11 @@ from opu.distributions.dirichlet import Dirichlet
 from opu.distributions.pointwise import maximum_likelihood, minimum_mmd
 from opu.environment import environment
 from opu.evaluation.compare import TEACHER_MEASURES, assess, trivial_detection
-from opu.files import plain, write_json
+from opu.files import plain, rounded, write_json
 from opu.prediction import Prediction, predict_student
 from opu.teachers import LangevinSettings, Teacher
 from opu.terminal import say
+from reproduction.agreement import agreement
 from reproduction.paper import times
 from reproduction.paper.domains import DOMAINS, Domain, held_out_classes, with_photographs
 from reproduction.paper.histograms import count_scores
@@ -138,7 +139,7 @@ def _one_seed(
             continue
         began = time.perf_counter()
         try:
-            result = _run_row(row, models, counted=table.endswith(ROBUST_TABLE))
+            result = _run_row(row, models, in_detail=table.endswith(ROBUST_TABLE))
         except Diverged as error:
             say(console, f"seed {seed}, row {number} of {len(rows)}: {row.name} has no result: {error}")
             continue
@@ -169,7 +170,8 @@ def _refuse_other_row(path: Path, row: Row) -> None:
         raise ValueError(f"{path} holds the same row with other settings; choose another --out, or delete that file.")
 
 
-def _run_row(row: Row, models: Models, counted: bool = False) -> dict[str, Any]:
+def _run_row(row: Row, models: Models, in_detail: bool = False) -> dict[str, Any]:
+    """What a row reaches; in detail also how our student follows its teacher, and how its scores are spread."""
     domain = models.domain
     sets = {"test": domain.test, **domain.ood}
     if row.kind == "pointwise":
@@ -185,9 +187,11 @@ def _run_row(row: Row, models: Models, counted: bool = False) -> dict[str, Any]:
     wanted = _MEASURES.get(row.kind, measures.named("E", "P", "C", "D", "MI", "N"))
     inside, *outside = (predictions[name].only(wanted) for name in sets)
     result = assess(inside, domain.test_labels, dict(zip(domain.ood, outside, strict=True)))
-    if counted and row.kind == "opu":
+    detail = {}
+    if in_detail and row.kind == "opu":
         result["histograms"] = count_scores(inside, dict(zip(domain.ood, outside, strict=True)))
-    found: dict[str, Any] = _three_decimals(result)
+        detail["agreement"] = rounded(agreement(models.teacher(row.teacher), student, domain.test, models.scale.num_particles))
+    found: dict[str, Any] = _three_decimals(result) | detail
     preset = {"preset": asdict(models.scale.preset(row.preset))} if row.preset else {}
     return found | {"row": asdict(row)} | preset
 

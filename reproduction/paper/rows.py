@@ -15,6 +15,7 @@ class Row:
         teacher: ``mc_dropout``, ``sgld`` or ``ensemble``; none for a prior network.
         divergence: ``kl``, ``emd``, ``mmd``, or a sum for our own recipe.
         preset: One of :data:`reproduction.paper.presets.PRESETS`; a pointwise row sees particles clamped by it.
+        family: What a student predicts; the paper's is the Dirichlet.
     """
 
     name: str
@@ -22,17 +23,18 @@ class Row:
     teacher: str = ""
     divergence: str = ""
     preset: str = ""
+    family: str = "dirichlet"
 
     @property
     def in_paper(self) -> str | None:
         """The name of the paper's row that this one stands beside; our own additions stand alone."""
-        ours = self.name.endswith(("(robust)", "(augmented)")) or self.kind.startswith("dpn_mlp")
+        ours = self.preset == "robust" or self.name.endswith("(augmented)") or self.kind.startswith("dpn_mlp")
         ours |= self.teacher == "ensemble"
         return None if ours else self.name.split(" ")[0]
 
     def for_classes(self, num_classes: int) -> "Row":
         """The row with its divergence spelt out."""
-        return replace(self, divergence=default(num_classes)) if self.divergence == ROBUST else self
+        return replace(self, divergence=default(num_classes, self.family)) if self.divergence == ROBUST else self
 
 
 TEACHERS = {"MCDP": "mc_dropout", "SGLD": "sgld"}
@@ -55,6 +57,10 @@ def _students(short: str, divergences: tuple[str, ...]) -> list[Row]:
         for d in divergences
         for preset in (("paper", "authors") if d == "kl" else ("paper", "paper-sgd", "authors"))
     ] + [Row(f"OPU-{short} (robust)", "opu", TEACHERS[short], ROBUST, "robust")]
+
+
+def _logistic_normal(short: str, teacher: str) -> Row:
+    return Row(f"OPU-{short} (robust, logistic-normal)", "opu", teacher, ROBUST, "robust", "logistic_normal")
 
 
 MNIST = [
@@ -87,6 +93,7 @@ _HELD_OUT += ("BDK-MCDP (augmented)", "BDK-DIR-SGLD (augmented)", "DPN (VGG)", "
 _ENSEMBLE = [
     Row("ENS-KL", "pointwise", "ensemble", "kl"),
     Row("OPU-ENS (robust)", "opu", "ensemble", ROBUST, "robust"),
+    _logistic_normal("ENS", "ensemble"),
 ]
 _ROBUST = (
     "MCDP-KL",
@@ -97,13 +104,23 @@ _ROBUST = (
     "OPU-SGLD (robust)",
 )
 
+
+def _robust(rows: list[Row]) -> list[Row]:
+    """The rows of our recipe and their teachers, each student in both families."""
+    found = []
+    for row in (row for row in rows if row.name in _ROBUST):
+        short = row.name.removeprefix("OPU-").removesuffix(" (robust)")
+        found += [row, *([_logistic_normal(short, row.teacher)] if row.preset == "robust" else [])]
+    return [*found, *_ENSEMBLE]
+
+
 TABLES = {
     "mnist": MNIST,
     "emnist": EMNIST,
     f"mnist{HELD_OUT}": [row for row in MNIST if row.name in _HELD_OUT],
     f"emnist{HELD_OUT}": [row for row in EMNIST if row.name in _HELD_OUT],
-    f"mnist{ROBUST_TABLE}": [*(row for row in MNIST if row.name in _ROBUST), *_ENSEMBLE],
-    f"emnist{ROBUST_TABLE}": [*(row for row in EMNIST if row.name in _ROBUST), *_ENSEMBLE],
+    f"mnist{ROBUST_TABLE}": _robust(MNIST),
+    f"emnist{ROBUST_TABLE}": _robust(EMNIST),
 }
 
 

@@ -145,12 +145,12 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def rounded(value: Any) -> Any:
-    """Nested dicts with every float cut to five digits, which is more than a result means."""
+    """Nested dicts and lists with every float cut to five digits, which is more than a result means."""
     if isinstance(value, float):
         return float(f"{value:.5g}")
     if isinstance(value, dict):
         return {key: rounded(each) for key, each in value.items()}
-    return value
+    return [rounded(each) for each in value] if isinstance(value, list) else value
 
 
 def plain(value: Any) -> Any:

@@ -190,7 +190,8 @@ def _run_row(row: Row, models: Models, in_detail: bool = False) -> dict[str, Any
     detail = {}
     if in_detail and row.kind == "opu":
         result["histograms"] = count_scores(inside, dict(zip(domain.ood, outside, strict=True)))
-        detail["agreement"] = rounded(agreement(models.teacher(row.teacher), student, domain.test, models.scale.num_particles))
+        followed = agreement(models.teacher(row.teacher), student, domain.test, models.scale.num_particles)
+        detail["agreement"] = rounded(followed)
     found: dict[str, Any] = _three_decimals(result) | detail
     preset = {"preset": asdict(models.scale.preset(row.preset))} if row.preset else {}
     return found | {"row": asdict(row)} | preset

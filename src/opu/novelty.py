@@ -16,7 +16,9 @@ with a large concentration hides a small one in :math:`\alpha_0`, but not in thi
 
 The p-value of N is that of conformal prediction, :math:`(1 + \#\{i : N_i \ge N(x)\}) / (n + 1)`. The scores
 :math:`N_i` of the :math:`n` calibration inputs are each computed from the :math:`n - 1` others, since a fresh input is
-not among those that it is ranked against either. :mod:`opu.ranks` has the ranks, and says how ties are kept.
+not among those that it is ranked against either. They are what they would be with the fresh input among the others and
+below them, which is the largest that they can be: so no p-value is too small. :mod:`opu.ranks` has the ranks, and says how
+ties are kept.
 """
 
 import copy
@@ -32,6 +34,8 @@ from opu.distributions import SimplexDistribution
 from opu.ranks import Slack, combined, left_out, negative_log_p, tail_scales
 
 MOST_INPUTS = 2048
+# Predictions that are surer than this tie: smaller entropies are rounding of a probability next to 1.
+LEAST_ENTROPY = 1e-11
 FEWEST_INPUTS = 10
 
 
@@ -195,6 +199,7 @@ def threshold(scores: Float[Tensor, " n"], rate: float) -> float:
 
 def _measure_tails(novelty: Novelty, *_: object) -> None:
     """Measure the tails once, and again after loading: doing it in each call would cost more than all the rest."""
+    novelty.entropy = novelty.entropy.clamp(min=LEAST_ENTROPY)  # older students were calibrated without a least one
     parts = (novelty.entropy, novelty.dispersion)
     if min(len(each) for each in parts) > 1:
         least = novelty.slack().most.tolist()
@@ -208,7 +213,7 @@ def shares_of(blend: Float[Tensor, "2"]) -> Float[Tensor, "2"]:
 
 def _measures(q: SimplexDistribution, blend: Float[Tensor, "2"]) -> Float[Tensor, "*B 2"]:
     log_mean = q.log_mean.double().log_softmax(-1)
-    entropy = torch.special.entr(log_mean.exp()).sum(-1)
+    entropy = torch.special.entr(log_mean.exp()).sum(-1).clamp(min=LEAST_ENTROPY)
     return torch.stack([entropy, -q.log_precision.double() - blend[1] * log_mean.mean(-1)], -1)
 
 

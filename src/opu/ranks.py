@@ -96,7 +96,10 @@ def left_out(columns: Float[Tensor, "n m"], shares: Float[Tensor, " m"], slack: 
 
 
 def _among_others(values: Float[Tensor, " n"], lowered: Float[Tensor, " n"], least: float) -> Float[Tensor, " n"]:
-    """Where each value ranks among all but itself; ``lowered`` is what is ranked, and not above the value."""
+    """Where each value ranks among all but itself; ``lowered`` is what is ranked, and not above the value.
+
+    A fresh value counts as one more of the others, and as smaller: wherever it lies, the rank is not above this one.
+    """
     order = values.argsort()
     calibration, asked = values[order], lowered[order]
     n = len(calibration) - 1
@@ -111,7 +114,7 @@ def _among_others(values: Float[Tensor, " n"], lowered: Float[Tensor, " n"], lea
     scales = torch.stack([tail_scales(calibration[:-1], least)[0], tail_scales(calibration[1:], least)[1]])
     around, ends = (others(place - 1), others(place)), (others(first), others(last))
     ranked = torch.empty_like(values)
-    ranked[order] = _interpolated(asked, place, n, around, ends, scales)
+    ranked[order] = _interpolated(asked, place, n, around, ends, scales, num_smaller=1)
     return ranked
 
 
@@ -122,15 +125,20 @@ def _interpolated(
     around: tuple[Tensor, Tensor],
     ends: tuple[Tensor, Tensor],
     scales: Float[Tensor, "2"],
+    num_smaller: int = 0,
 ) -> Float[Tensor, "*B"]:
-    """:func:`negative_log_p` from the neighbours of each value, the first and the last of ``n`` calibration values."""
+    """:func:`negative_log_p` from the neighbours of each value, the first and the last of ``n`` calibration values.
+
+    There may be more calibration values, of which no more is known than that they are smaller.
+    """
     (below, above), (first, last) = around, ends
     above_all, below_them = scales.unbind()
+    count = n + num_smaller + 1
     share = ((values - below) / (above - below).clamp(min=1e-300)).clamp(0, 1)
-    tail = (n - (place - 1) - share) / (n + 1)
+    tail = (n - (place - 1) - share) / count
     upper = ((values - last) / above_all).clamp(min=0)
     lower = ((first - values) / below_them).clamp(min=0)
-    below_all = -torch.log1p(-torch.exp(-lower) / (n + 1))
+    below_all = -torch.log1p(-(num_smaller + torch.exp(-lower)) / count)
     return torch.where(values < first, below_all, -torch.log(tail) + upper)
 
 

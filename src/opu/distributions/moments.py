@@ -98,6 +98,7 @@ def _use_triton(values: Tensor, order: int) -> bool:
 
 
 @lru_cache(maxsize=64)
+@torch.inference_mode(False)  # what is kept must serve later gradients too
 def _triton_works_on(device: torch.device) -> bool:
     if find_spec("triton") is None or torch.version.hip or torch.cuda.get_device_capability(device) < (8, 0):
         return False
@@ -139,6 +140,7 @@ def _sweep(
 
 
 @lru_cache(maxsize=64)
+@torch.inference_mode(False)  # what is kept must serve later gradients too
 def _constants(values: tuple[float, ...], device: torch.device) -> Tensor:
     # Cached: a copy to the GPU in every step would make the CPU wait.
     return torch.tensor(values, dtype=torch.float64, device=device)
@@ -170,6 +172,7 @@ def _moments(power_means: Float[Tensor, "B I S"], weights: Float[Tensor, "B I I"
 
 
 @lru_cache(maxsize=64)
+@torch.inference_mode(False)  # what is kept must serve later gradients too
 def _slope_constants(coefficients: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
     # The factor of M_l in the derivative in p_i, at row i - 1 and column l, is c_j (j / i) w_{ji} with j = i + l.
     order = len(coefficients) - 1
@@ -209,6 +212,7 @@ def kernel_within(q: Dirichlet, coefficients: Sequence[float]) -> Float[Tensor, 
 
 
 @lru_cache(maxsize=64)
+@torch.inference_mode(False)  # what is kept must serve later gradients too
 def _cumulant_coefficients(order: int) -> tuple[float, ...]:
     """Coefficients of the cumulants of a product of two independent gamma variables of shape ``a``, in powers of ``a``.
 

@@ -12,6 +12,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 FEWEST_POINTS, MOST_POINTS = 64, 256
+MOST_DIMENSIONS = 21_201  # of Sobol's sequence
 
 
 def num_points_for(num_dimensions: int) -> int:
@@ -22,7 +23,9 @@ def num_points_for(num_dimensions: int) -> int:
     return count
 
 
+# What is kept must not be a tensor of an inference mode that a caller is in, which no later gradient could go through.
 @functools.lru_cache(maxsize=64)
+@torch.inference_mode(False)
 def _on(num_points: int, num_dimensions: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "M D"]:
     return normal_points(num_points, num_dimensions).to(device, dtype)
 
@@ -33,6 +36,7 @@ def points_like(num_points: int, num_dimensions: int, like: Tensor) -> Float[Ten
 
 
 @functools.lru_cache(maxsize=64)
+@torch.inference_mode(False)
 def normal_points(num_points: int, num_dimensions: int) -> Float64[Tensor, "M D"]:
     """So many points, an even number, in so many dimensions, each with the same weight."""
     half = num_points // 2

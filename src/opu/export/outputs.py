@@ -14,6 +14,7 @@ from opu.export.lookups import Lookups, of_rows
 from opu.export.ranges import Ranges
 from opu.export.ranks import NoveltyRanks
 from opu.measures import MEASURES, Measure, all_measures, named
+from opu.novelty import LEAST_ENTROPY
 from opu.students import Student
 from opu.students.families import LogisticNormalFamily
 from opu.students.impute import Prepare
@@ -107,7 +108,7 @@ class StudentWithMeasures(nn.Module):
             return ClosedForm(tilt)
         assert parts, "an example tells the number of classes"
         logits, _ = self.student.heads(self.prepared(parts))
-        return FixedPoints(logits.shape[-1], family.rank, tilt)
+        return FixedPoints(logits.shape[-1], family.rank, tilt, torch.promote_types(logits.dtype, torch.float32))
 
     def _looked_up(self, like: Batch | None) -> frozenset[int]:
         """The numbers of the look-ups, such as those of tokens, whose indices belong to rows."""
@@ -226,7 +227,8 @@ class ClosedForm(nn.Module):
         entropy, dispersion, information, differential = (torch.cat(parts, -1) @ sums).split(1, -1)
         information = information.clamp(min=0)
         found = [entropy, (entropy - information).clamp(min=0), information, differential]
-        return mean[:, :-1], log_precision, torch.cat(found, -1), torch.cat([entropy, dispersion], -1)
+        witnesses = torch.cat([entropy.clamp(min=LEAST_ENTROPY), dispersion], -1)
+        return mean[:, :-1], log_precision, torch.cat(found, -1), witnesses
 
 
 def _sums(k: int, tilt: float) -> list[list[float]]:

@@ -15,6 +15,7 @@ from opu.evaluation.compare import TEACHER_MEASURES, assess
 from opu.prediction import predict_student, predict_teacher
 from opu.teachers import GibbsSettings, SGPMCSettings, SVGPSettings, Teacher, polya_gamma, sgpmc, svgp
 from opu.timing import median_seconds
+from reproduction.agreement import agreement
 from reproduction.baselines import compact_approximation
 from reproduction.tabular.setups import Prepared, Setup
 from reproduction.tabular.students import StudentPlan, distil, plans
@@ -93,7 +94,7 @@ def _of_student(plan: StudentPlan, teacher: Teacher, data: Prepared) -> dict[str
     inside, *outside = (predict_student(student, x).only(STUDENT_MEASURES) for x in (data.test, *data.ood.values()))
     result = assess(inside, data.test_labels, dict(zip(data.ood, outside, strict=True)))
     timed = {"fit_seconds": seconds, "predict_seconds": _seconds(lambda: student(data.test).mean.cpu())}
-    return result | timed | {"plan": asdict(plan)}
+    return result | timed | {"plan": asdict(plan), "agreement": agreement(teacher, student, data.test, NUM_SAMPLES)}
 
 
 def _timed(function: Callable[[], Any]) -> tuple[Any, float]:

@@ -17,10 +17,11 @@ import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, TensorDataset
 
 import opu
 from opu.files import read_state, write_state
+from opu.objectives import BaseObjective, ClippedKL, CriticEMD, ForwardKL, Sinkhorn
 from opu.teachers import Ensemble, Function, LogisticSamples, MCDropout, ParticleBank, SklearnEnsemble, WeightSamples
 
 X = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
@@ -256,6 +257,50 @@ def test_a_loader_is_the_same_with_other_workers_padding_and_labels(tmp_path):
     streams = [DataLoader(Stream(X), size, num_workers=workers) for size, workers in ((4, 0), (9, 1))]
     first = [as_source(stream).fingerprint()["first row"] for stream in streams]
     assert first[0] == first[1] is not None
+
+
+class Batches:
+    """An iterable of batches that can be read again."""
+
+    def __init__(self, x, size):
+        self.x, self.size = x, size
+
+    def __iter__(self):
+        return iter(self.x.split(self.size))
+
+
+IN_BATCHES = {
+    "loader": lambda size: DataLoader(TensorDataset(X), size),
+    "shuffled loader": lambda size: DataLoader(TensorDataset(X), size, shuffle=True),
+    "batch sampler": lambda size: DataLoader(Rows(X), batch_sampler=BatchSampler(SequentialSampler(X), size, False)),
+    "list of batches": lambda size: DataLoader(
+        Rows(X), batch_sampler=[t.tolist() for t in torch.arange(60).split(size)]
+    ),
+    "loader of a stream": lambda size: DataLoader(Stream(X), size),
+    "iterable": lambda size: Batches(X, size),
+}
+
+
+@pytest.mark.parametrize("make", IN_BATCHES.values(), ids=IN_BATCHES)
+def test_batches_of_another_size_are_refused_though_their_number_is_the_same(make, tmp_path):
+    teacher = MCDropout(net())
+    whole = distilled(tmp_path / "whole", teacher, make(15))
+    with pytest.raises(Stopped):
+        distilled(tmp_path / "run", teacher, make(15), stop=1)
+    words = r"resumed with the inputs it began with; these differ in their batch size \(16 now, 15 before\)"
+    assert_refused(tmp_path / "run", words, teacher, make(16))
+    assert_goes_on(tmp_path / "run", whole, teacher, make(15))
+
+
+def test_batches_of_random_sizes_are_not_compared(tmp_path):
+    class RandomSizes(Batches):
+        def __iter__(self):
+            return iter(self.x.split(int(torch.randint(5, 30, ()))))
+
+    with pytest.raises(Stopped):
+        distilled(tmp_path / "run", MCDropout(net()), RandomSizes(X, 0), stop=1)
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["fingerprint"]["inputs"]["batch size"] is None
+    distilled(tmp_path / "run", MCDropout(net()), RandomSizes(X, 0))
 
 
 @pytest.mark.parametrize("kind", ["dict", "tuple", "dataclass"])
@@ -656,9 +701,92 @@ def test_another_optimiser_from_a_function_is_refused(tmp_path):
 
     with pytest.raises(Stopped):
         distilled(tmp_path / "run", MCDropout(net()), X, stop=1, recipe=recipe(torch.optim.Adam))
-    words = "its optimiser was Adam, and is RAdam now"
+    words = r"resumed with the optimiser it began with; this one differs in its class \(RAdam now, Adam before\)"
     assert_refused(tmp_path / "run", words, MCDropout(net()), X, recipe=recipe(torch.optim.RAdam))
     distilled(tmp_path / "run", MCDropout(net()), X, recipe=recipe(torch.optim.Adam))
+
+
+class Slowed(torch.optim.SGD):
+    """An optimiser of a user's own, with a setting outside of its groups."""
+
+    def __init__(self, parameters, factor):
+        super().__init__(parameters, 0.1)
+        self.factor = factor
+
+
+def sgd(**options):
+    return lambda parameters: torch.optim.SGD(parameters, **({"lr": 0.1, "momentum": 0.9} | options))
+
+
+def decaying(matrices):
+    def make(parameters):
+        parameters = list(parameters)
+        chosen, others = ([p for p in parameters if (p.ndim == 2) == wanted] for wanted in (matrices, not matrices))
+        return torch.optim.SGD([{"params": chosen, "weight_decay": 0.1}, {"params": others}], 0.1)
+
+    return make
+
+
+OPTIMISERS = {
+    "momentum": (sgd(), sgd(momentum=0.5), r"momentum \(0.5 now, 0.9 before\)"),
+    "weight decay": (sgd(), sgd(weight_decay=0.1), r"weight_decay \(0.1 now, 0 before\)"),
+    "nesterov": (sgd(), sgd(nesterov=True), r"nesterov \(True now, False before\)"),
+    "betas": (
+        lambda p: torch.optim.Adam(p, betas=(0.9, 0.999)),
+        lambda p: torch.optim.Adam(p, betas=(0.9, 0.9995)),
+        r"betas \(\(0.9, 0.9995\) now, \(0.9, 0.999\) before\)",
+    ),
+    "groups": (decaying(True), decaying(False), "parameters of group 1"),
+    "attribute": (lambda p: Slowed(p, 1), lambda p: Slowed(p, 2), r"factor \(2 now, 1 before\)"),
+}
+
+
+@pytest.mark.parametrize("updates", ["joint", "alternating"])
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_an_optimiser_with_other_settings_is_refused(name, updates, tmp_path):
+    first, second, words = OPTIMISERS[name]
+
+    def recipe(optimizer):  # all functions have one name, so that it does not tell them apart
+        return dataclasses.replace(RECIPE, updates=updates, optimizer=lambda parameters: optimizer(parameters))
+
+    whole = distilled(tmp_path / "whole", MCDropout(net()), X, recipe=recipe(first))
+    with pytest.raises(Stopped):
+        distilled(tmp_path / "run", MCDropout(net()), X, stop=1, recipe=recipe(first))
+    words = words.replace(r" \(", r"( of group 1)? \(", 1)
+    words = f"resumed with the optimiser it began with; this one differs in its {words}"
+    assert_refused(tmp_path / "run", words, MCDropout(net()), X, recipe=recipe(second))
+    assert_goes_on(tmp_path / "run", whole, MCDropout(net()), X, recipe=recipe(first))
+
+
+def test_the_learning_rate_of_an_optimiser_is_the_recipes(tmp_path):
+    """The one that a function gives is replaced, so it may be another when a run is resumed."""
+
+    def recipe(**options):
+        return dataclasses.replace(RECIPE, optimizer=sgd(**options))
+
+    whole = distilled(tmp_path / "whole", MCDropout(net()), X, recipe=recipe())
+    with pytest.raises(Stopped):
+        distilled(tmp_path / "run", MCDropout(net()), X, stop=1, recipe=recipe())
+    assert_goes_on(tmp_path / "run", whole, MCDropout(net()), X, recipe=recipe(lr=0.5, foreach=True))
+
+
+class Counting(torch.optim.SGD):
+    """An optimiser that changes its own settings as it goes, as those do that find their step."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, 0.1, momentum=0.9)
+
+    def step(self, closure=None):
+        self.param_groups[0]["momentum"] *= 0.9
+        return super().step(closure)
+
+
+def test_an_optimiser_that_changes_its_settings_goes_on(tmp_path):
+    recipe = dataclasses.replace(RECIPE, optimizer=Counting)
+    whole = distilled(tmp_path / "whole", MCDropout(net()), X, recipe=recipe)
+    with pytest.raises(Stopped):
+        distilled(tmp_path / "run", MCDropout(net()), X, stop=1, recipe=recipe)
+    assert_goes_on(tmp_path / "run", whole, MCDropout(net()), X, recipe=recipe)
 
 
 @pytest.mark.parametrize(("scale", "noise"), [(1.02, 0.1), (1.0, 0.105)])
@@ -683,6 +811,96 @@ def test_an_objective_of_ones_own_is_known_by_its_values(tmp_path):
     words = "resumed with the objective it began with; this one differs in its values"
     assert_refused(tmp_path / "run", words, MCDropout(net()), X, recipe=recipe(1))
     distilled(tmp_path / "run", MCDropout(net()), X, recipe=recipe(2))
+
+
+class Distance(BaseObjective):
+    """An objective of a user's own; its print-out says nothing of its power."""
+
+    def __init__(self, power):
+        self.power = power
+
+    def __call__(self, x, log_particles, q):
+        return distance(self.power)(x, log_particles, q)
+
+
+class Learning(BaseObjective):
+    """An objective of a user's own that counts its calls and learns a scale, which a checkpoint keeps."""
+
+    def __init__(self, power):
+        self.power, self.calls, self.scale = power, 0, 1.0
+
+    def __call__(self, x, log_particles, q):
+        self.calls += 1
+        if torch.is_grad_enabled():
+            self.scale *= 0.99
+        return self.scale * distance(self.power)(x, log_particles, q)
+
+    def state_dict(self):
+        return {"scale": self.scale}
+
+    def load_state_dict(self, state):
+        self.scale = state["scale"]
+
+
+def distance(power):
+    return lambda x, p, q: (p.exp().mean(0) - q.mean).abs().pow(power).sum(-1)
+
+
+def clipped(most):
+    clipped = ClippedKL(most)
+    return lambda x, p, q: clipped(x, p, q)
+
+
+OBJECTIVES = {
+    "an attribute": (Distance, r"power \(2 now, 1 before\)"),
+    "an attribute in a sum": (lambda c: 2.0 * Distance(c), r"power \(2 now, 1 before\)"),
+    "an attribute in the second term": (
+        lambda c: ForwardKL() + Distance(c),
+        r"power of term 2 \(2 now, 1 before\)",
+    ),
+    "an attribute beside a state": (Learning, r"power \(2 now, 1 before\)"),
+    "a closure in a sum": (lambda c: ForwardKL() + distance(c), "values for inputs"),
+    "a bound that gradients alone show": (lambda c: clipped(c / 100), "gradients for inputs"),
+    "our samples": (lambda c: Sinkhorn(num_samples=4 * c), r"num_samples \(8 now, 4 before\)"),
+    "our critic": (
+        lambda c: CriticEMD(critic_steps=1, hidden=8, learning_rate=c / 1000),
+        r"learning_rate \(0.002 now, 0.001 before\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_an_objective_with_other_settings_is_refused(name, tmp_path):
+    make, words = OBJECTIVES[name]
+
+    def run(out, c, check=distilled, *arguments, **options):
+        recipe = dataclasses.replace(RECIPE, objective=make(c))
+        return check(tmp_path / out, *arguments, MCDropout(net()), X, recipe=recipe, **options)
+
+    whole = run("whole", 1)
+    with pytest.raises(Stopped):
+        run("run", 1, stop=1)
+    run("run", 2, assert_refused, f"resumed with the objective it began with; this one differs in its {words}")
+    run("run", 1, assert_goes_on, whole)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: CriticEMD(critic_steps=1, hidden=8), lambda: Learning(1)], ids=["ours", "own"]
+)
+def test_an_objective_that_learns_is_not_disturbed_by_a_look_and_goes_on_after_use(make, tmp_path):
+    def run(out, objective, **options):
+        recipe = dataclasses.replace(RECIPE, objective=objective)
+        return distilled(tmp_path / out, MCDropout(net()), X, recipe=recipe, **options)
+
+    whole, teacher, ours = run("whole", make()), MCDropout(net()), student()
+    recipe = dataclasses.replace(RECIPE, objective=make())
+    opu.distill(teacher, ours, X, recipe=recipe, progress=False)  # without a folder nobody looks
+    assert all(torch.equal(w, ours.state_dict()[name]) for name, w in whole.items())
+    used = make()
+    with pytest.raises(Stopped):
+        run("run", used, stop=3)  # after a checkpoint that holds what it learned
+    again = run("run", used)
+    assert all(torch.equal(w, again[name]) for name, w in whole.items())
 
 
 def test_an_augmentation_of_ones_own_is_known_by_its_values(tmp_path):
@@ -750,6 +968,27 @@ def test_a_run_without_a_fingerprint_goes_on_with_a_warning(tmp_path):
     without_fingerprint(tmp_path / "run")
     with pytest.warns(UserWarning, match="kept no fingerprints, so nobody can tell whether its inputs"):
         assert_goes_on(tmp_path / "run", whole, teacher, X)
+
+
+def test_a_run_from_before_objectives_batch_sizes_and_optimisers_were_compared_goes_on(tmp_path):
+    recipe = dataclasses.replace(RECIPE, objective=2.0 * Distance(1), optimizer=sgd())
+    given = MCDropout(net()), DataLoader(TensorDataset(X), 15)
+    options = {"held_out": Batches(X, 20), "recipe": recipe}
+    whole = distilled(tmp_path / "whole", *given, **options)
+    with pytest.raises(Stopped):
+        distilled(tmp_path / "run", *given, stop=1, **options)
+    path, checkpoint = tmp_path / "run" / "config.json", tmp_path / "run" / "checkpoint" / "latest.safetensors"
+    config, state = json.loads(path.read_text()), read_state(checkpoint)
+    assert config["fingerprint"].pop("objective")
+    assert config["fingerprint"]["inputs"].pop("batch size") == 15
+    assert config["fingerprint"]["held_out"].pop("batch size") == 20
+    path.write_text(json.dumps(config))
+    assert state.pop("options")["momentum"] == "0.9"
+    write_state(checkpoint, state | {"kinds": ["Adam"]})  # all that was known of optimisers
+    words = r"this one differs in its class \(SGD now, Adam before\)"
+    assert_refused(tmp_path / "run", words, *given, **options)
+    write_state(checkpoint, state | {"kinds": ["SGD"]})
+    assert_goes_on(tmp_path / "run", whole, *given, **options)
 
 
 def test_the_checkpoint_knows_what_a_lost_config_knew(tmp_path):

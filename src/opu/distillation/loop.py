@@ -17,6 +17,7 @@ from opu.devices import device_of
 from opu.distillation.calibration import calibrate_on, predict_all
 from opu.distillation.diagnosis import stuck
 from opu.distillation.fingerprint import refuse_other_plan, refuse_other_weights
+from opu.distillation.optimizers import refuse_other_optimizer
 from opu.distillation.outcome import leave_evaluation, leave_student
 from opu.distillation.preparation import Prepared, Split, prepare
 from opu.distillation.recipe import Recipe
@@ -63,10 +64,12 @@ def distill(
             and ``opu fidelity`` need. It is locked as long as the run lasts: a second process is refused, except where files
             cannot be locked, as a warning then says.
         resume: Go on with the run in ``out``, with the same settings, inputs, held-out inputs, teacher and student's layers;
-            others are refused. Of a dataset with more than 10,000 items or 64 MB some items are compared, of a stream the
-            first row, of a teacher the networks, tensors and arrays that it holds and what it says of a few inputs; what is
-            random in itself, such as augmented items, cannot be compared. A run that began before fingerprints were kept
-            goes on with a warning, and so does one whose ``fingerprint`` is deleted from ``config.json``.
+            others are refused. Of a dataset with more than 10,000 items or 64 MB some items are compared, of a loader the
+            batch size too, of a stream the first row and the rows of the first batch, of a teacher the networks, tensors
+            and arrays that it holds and what it says of a few inputs, of an objective its attributes and what it says of
+            them, of an optimiser its settings but for the learning rate; what is random in itself, such as augmented items,
+            cannot be compared. A run that began before fingerprints were kept goes on with a warning, and so does one whose
+            ``fingerprint`` is deleted from ``config.json``.
         progress: Show a progress bar.
         on_epoch: Called after each epoch with an :class:`opu.distillation.Epoch`; or a TensorBoard ``SummaryWriter``, a run
             of Weights & Biases, or a list of these.
@@ -97,6 +100,7 @@ def _run(ready: Prepared, folder: RunFolder | NoFolder, watchers: list[Watcher],
         folder.rewind_log(0)
         folder.save_checkpoint(run.state() | split.feed.state() | always)
     else:
+        refuse_other_optimizer(before, run.options)
         try:
             split.feed.load(before)
             run.load(before)

@@ -13,7 +13,8 @@ from opu.augment import Transform
 from opu.batches import Batch, cat, describe, each, num_rows, shapes, take, tensors, to_device
 from opu.checks import check_particles, check_randomness, first_line
 from opu.devices import device_of
-from opu.distillation.fingerprint import Fingerprint, of_answers, of_student
+from opu.distillation.answers import of_answers
+from opu.distillation.fingerprint import Fingerprint, of_student
 from opu.distillation.recipe import Plan, Recipe
 from opu.distillation.state import HeldOut
 from opu.distributions import SimplexDistribution

@@ -36,7 +36,8 @@ class Recipe:
         learning_rate: The learning rate at the start.
         schedule: How the learning rate changes: ``cosine`` falls to 0, ``constant`` stays, ``steps`` falls to a tenth after
             half of the steps and to a hundredth after three quarters.
-        optimizer: ``adam``, ``sgd``, or a function from parameters to an optimiser.
+        optimizer: ``adam``, ``sgd``, or a function from parameters to an optimiser. The learning rate that the function
+            gives is replaced, in all groups of parameters, by ``learning_rate`` and its schedule.
         updates: ``joint``, or ``alternating``: the mean's parameters and the precision's in turn, as in the paper.
         augment: How to make inputs wider than the data: a function from a batch and a generator to such a batch. ``"auto"``
             picks by shape (images, feature vectors) if the teacher can label new inputs, and leaves integers, such as tokens,

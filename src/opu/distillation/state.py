@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from opu.batches import Batch, first_tensor, num_rows, split, take, tensors
 from opu.cuda_graph import being_captured
 from opu.distillation.diagnosis import Diverged, explain
+from opu.distillation.optimizers import options_of
 from opu.distillation.recipe import Plan
 from opu.distillation.result import Distillation
 from opu.distillation.selection import Selection
@@ -69,6 +70,7 @@ class Run:
         self.student, self.objective, self.plan = student, objective, plan
         self.groups = student.parameter_groups(plan.recipe.updates)
         self.optimizers = [plan.recipe.make_optimizer(group) for group in self.groups]
+        self.options = options_of(self.optimizers, [parameter for group in self.groups for parameter in group])
         if plan.recipe.cuda_graph and not self._rates_are_tensors:
             raise ValueError(
                 "cuda_graph=True needs an optimiser whose learning rate is a tensor on the GPU, since a number would be "
@@ -161,7 +163,7 @@ class Run:
             "student": dict(self.student.state_dict()),
             "kept_layers": self.student.kept_layers,
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-            "kinds": [type(optimizer).__name__ for optimizer in self.optimizers],
+            "options": self.options,
             "objective": self.objective.state_dict(),
             "selection": self.selection.state(),
             "losses": torch.tensor(self.result.losses, dtype=torch.float64),
@@ -176,9 +178,6 @@ class Run:
         self.step = int(state["step"])
         if not 0 <= self.step <= self.plan.total_steps:
             raise ValueError(f"its step is {self.step}, of {self.plan.total_steps}")
-        now = [type(optimizer).__name__ for optimizer in self.optimizers]
-        if state.get("kinds", now) != now:
-            raise ValueError(f"its optimiser was {state['kinds'][0]}, and is {now[0]} now")
         self.student.load_state_dict(state["student"])
         self.student.kept_layers = state.get("kept_layers", self.student.kept_layers)
         for optimizer, part in zip(self.optimizers, state["optimizers"], strict=True):

@@ -71,17 +71,30 @@ def of_items(
             return {"values": None}
 
 
-def of_first_row(source: Any, batches: Callable[[], Iterator[Batch]]) -> str | None:
-    """A digest of the first row of a pass; None if the next pass begins with another one."""
-    found = []
+def of_first_batch(source: Any, batches: Callable[[], Iterator[Batch]]) -> dict[str, Any]:
+    """The number of rows in the first batch of a pass, and a digest of its first row; None for what differs in the next."""
+    found: list[dict[str, Any]] = []
     with _undisturbed(source):
         for seed in (0, 1):
             with fixed_random_state(seed):
                 batch, digest = next(batches(), None), Digest()
             if batch is None:
-                return None
+                return {"first row": None, "batch size": None}
             add_first_row(digest, batch)
-            found.append(digest.text())
+            found.append({"first row": digest.text(), "batch size": num_rows(batch)})
+    return {name: value if value == found[1][name] else None for name, value in found[0].items()}
+
+
+def of_batch_sampler(sampler: Any) -> int | None:
+    """Number of items in the first batch of a sampler; None if it differs in the next pass, or if there is but one pass."""
+    found = []
+    with _undisturbed(sampler):
+        for seed in (0, 1):
+            with fixed_random_state(seed):
+                batches = iter(sampler)
+                if batches is sampler:
+                    return None
+                found.append(len(list(next(batches, ()))))
     return found[0] if found[0] == found[1] else None
 
 

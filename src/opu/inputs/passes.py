@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, SequentialSampler
 from opu.batches import Batch, cat_alike, check_batch, num_rows, take, tensors
 from opu.inputs.checksums import chosen
 from opu.inputs.features import Features
-from opu.inputs.fingerprints import generators_of, of_first_row, of_items, of_rows
+from opu.inputs.fingerprints import generators_of, of_batch_sampler, of_first_batch, of_items, of_rows
 from opu.inputs.random_state import random_state, restore_random_state
 from opu.inputs.source import MOST_HELD_OUT, NONE, Convert, Feed, Source
 
@@ -111,12 +111,9 @@ class Stream(Source):
         return Passes(self)
 
     def fingerprint(self) -> dict[str, Any]:
-        """The first row, if it is the same in two passes; the number of workers and the batch size do not change it."""
-        return {
-            "kind": "a stream",
-            "number of batches": self.length,
-            "first row": of_first_row(self.source, self.batches),
-        }
+        """The first row, and the number of rows in the first batch, if they are the same in two passes."""
+        found = {"kind": "a stream", "number of batches": self.length}
+        return found | of_first_batch(self.source, self.batches)
 
     def converted(self, convert: Convert) -> "Stream":
         return self._with(converts=(*self.converts, convert))
@@ -190,7 +187,8 @@ class Loader(Stream):
     def fingerprint(self) -> dict[str, Any]:
         """Items of the dataset by their numbers, so that the order of the sampler does not matter."""
         count = _length(self.source.dataset)
-        found = {"kind": "a loader", "number of batches": self.length, "number of items": count}
+        size = self.source.batch_size or of_batch_sampler(self.source.batch_sampler)
+        found = {"kind": "a loader", "number of batches": self.length, "number of items": count, "batch size": size}
         return found | of_items(self.source.dataset, count or 0, self.features, self.converts, self._read_items)
 
     def _read_items(self, numbers: list[int]) -> Iterator[Batch]:

@@ -18,7 +18,7 @@ WRITERS = (
     "opu/tensor_file.py",
     "opu/students/store.py",
     "opu/sklearn/saved.py",
-    "sklearn/run_folder.py",
+    "distillation/replacing.py",
 )
 
 

@@ -124,7 +124,7 @@ def test_mistakes_cost_one_line(call, tmp_path):
     table = ("reproduce", "figure", "--quick", "--out", tmp_path / "figure")
     for words, part in (
         (("demo", "--out", tmp_path), "exists and is not empty; nothing in it was changed"),
-        (("demo", "--out", tmp_path, "--overwrite"), "is not a run folder"),
+        (("demo", "--out", tmp_path, "--overwrite"), "is not a run of `opu demo`"),
         (("demo", "--out", tmp_path / "precious.txt" / "run"), "cannot be made"),
         (("demo", "--seed", "minus one"), "--seed"),
         (("dmeo",), "dmeo"),

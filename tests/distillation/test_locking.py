@@ -167,27 +167,6 @@ def test_a_run_inside_a_run_is_refused(tmp_path):
         distilled(tmp_path / "run", nested)
 
 
-def test_a_lent_folder_is_entered_once_and_by_its_own_thread(tmp_path):
-    said = []
-
-    def attempt():
-        try:
-            distilled(tmp_path)
-        except ValueError as error:
-            said.append(str(error))
-
-    with alone_in(tmp_path, lend=True):
-        thread = threading.Thread(target=attempt)
-        thread.start()
-        thread.join()
-        assert "is in use" in said[0]
-        with alone_in(tmp_path), pytest.raises(ValueError, match="is in use"), alone_in(tmp_path):
-            pass
-        with alone_in(tmp_path):
-            assert (tmp_path / LOCK).exists()
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_forked_child_neither_holds_nor_frees_the_lock(tmp_path):
     code = COMMON + (
         "from opu.distillation.locking import alone_in\n"
@@ -221,13 +200,3 @@ def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path):
     (tmp_path / LOCK).mkdir()  # stands in for missing rights, which the superuser does not lack
     with pytest.raises(ValueError, match=r"the run folder .* cannot be written to: .* Choose another folder"):
         distilled(tmp_path)
-
-
-def test_the_demo_leaves_a_folder_alone_in_which_a_run_goes_on(tmp_path):
-    from opu.demo.run import run_demo
-
-    (tmp_path / "config.json").write_text("{}")
-    with alone_in(tmp_path), pytest.raises(ValueError, match="is in use by another run of this process"):
-        run_demo(tmp_path, overwrite=True)
-    assert (tmp_path / "config.json").read_text() == "{}"
-    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]

@@ -7,21 +7,23 @@ import time
 
 import pytest
 
-from opu.sklearn.run_folder import MARKS, fresh_folder
+from opu.distillation.kinds import FIT, MARKS
+from opu.distillation.replacing import fresh_folder
 
 WRITING = """
 if True:
     import pathlib, sys, time
-    from opu.sklearn.run_folder import fresh_folder
+    from opu.distillation.kinds import FIT
+    from opu.distillation.replacing import fresh_folder
     out = pathlib.Path(sys.argv[1])
-    with fresh_folder(out, overwrite=False) as folder:
+    with fresh_folder(out, FIT, overwrite=False) as folder:
         (folder / "half").touch()
         (out.parent / "ready").touch()
         time.sleep(1000)
 """
 
 TOGETHER = """
-import os, pathlib, sys, opu.sklearn.run_folder
+import os, pathlib, sys, opu.distillation.replacing
 folder = pathlib.Path(sys.argv[1]).parent
 (folder / f"up-{os.getpid()}").touch()
 while not (folder / "go").exists():
@@ -34,7 +36,7 @@ def names(folder):
 
 
 def fit(out, overwrite=False):
-    with fresh_folder(out, overwrite=overwrite) as folder:
+    with fresh_folder(out, FIT, overwrite=overwrite) as folder:
         for mark in MARKS:
             (folder / mark).touch()
 
@@ -95,7 +97,7 @@ def test_an_old_run_that_may_be_the_only_copy_stays(tmp_path):
 
 
 def test_a_run_whose_place_was_taken_is_not_removed_by_the_next(tmp_path):
-    place = fresh_folder(tmp_path / "run", overwrite=False)
+    place = fresh_folder(tmp_path / "run", FIT, overwrite=False)
     (place.__enter__() / MARKS[0]).write_text("new")
     (tmp_path / "run" / "notes").write_text("mine")
     with pytest.raises(ValueError, match=r"the new run is in .*\.kept") as refusal:

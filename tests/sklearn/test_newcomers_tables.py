@@ -7,10 +7,11 @@ import pandas as pd
 import pytest
 
 from opu.cli import main
+from opu.distillation.kinds import FIT, MARKS
+from opu.distillation.replacing import fresh_folder
 from opu.sklearn import OnePassClassifier
 from opu.sklearn.columns import as_numbers, refuse_texts_only, texts_of
 from opu.sklearn.encoding import Encoding
-from opu.sklearn.run_folder import MARKS, fresh_folder
 
 
 def a_run(folder):
@@ -25,7 +26,7 @@ def test_a_file_of_ones_own_is_never_overwritten(tmp_path, name):
     run = a_run(tmp_path / "run")
     (run / name).write_text("mine")
     with pytest.raises(ValueError, match=f"also holds {name}, which `opu fit` did not write"):
-        fresh_folder(run, overwrite=True).__enter__()
+        fresh_folder(run, FIT, overwrite=True).__enter__()
     assert (run / name).read_text() == "mine"
 
 
@@ -37,13 +38,13 @@ def test_nor_is_one_in_a_folder_that_has_a_name_of_ours(tmp_path, name):
     (run / name).mkdir()
     (run / name / "notes.txt").write_text("mine")
     with pytest.raises(ValueError, match=f"also holds {name}, which `opu fit` did not write"):
-        fresh_folder(run, overwrite=True).__enter__()
+        fresh_folder(run, FIT, overwrite=True).__enter__()
     assert (run / name / "notes.txt").read_text() == "mine"
 
 
 def test_a_run_is_replaced_whole(tmp_path):
     run = a_run(tmp_path / "run")
-    with fresh_folder(run, overwrite=True) as folder:
+    with fresh_folder(run, FIT, overwrite=True) as folder:
         (folder / "new").write_text("new")
     assert [path.name for path in run.iterdir()] == ["new"]
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
@@ -52,7 +53,7 @@ def test_a_run_is_replaced_whole(tmp_path):
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_what_is_put_into_the_folder_while_a_fit_runs_is_kept_and_so_is_the_fit(tmp_path, overwrite):
     run = a_run(tmp_path / "run") if overwrite else tmp_path / "run"
-    place = fresh_folder(run, overwrite=overwrite)
+    place = fresh_folder(run, FIT, overwrite=overwrite)
     folder = place.__enter__()
     (folder / "new").write_text("new")
     (run / "notes.txt").write_text("mine")

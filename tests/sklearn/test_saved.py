@@ -14,8 +14,9 @@ import torch
 
 import opu
 from opu.cli import main
+from opu.distillation.kinds import FIT, MARKS
+from opu.distillation.replacing import fresh_folder, put_back
 from opu.sklearn import OnePassClassifier
-from opu.sklearn.run_folder import MARKS, fresh_folder, put_back
 from tests.fuzzing import changed_json
 from tests.student_files import as_before, edit
 
@@ -50,7 +51,8 @@ KILLS = """if True:
     import numpy as np, torch
     from killing import every_line, random_moments
     from opu.sklearn import OnePassClassifier
-    from opu.sklearn.run_folder import MARKS, fresh_folder, put_back
+    from opu.distillation.kinds import FIT, MARKS
+    from opu.distillation.replacing import fresh_folder, put_back
 
     torch.set_num_threads(1)
     saved, folder = pathlib.Path(sys.argv[1]) / "saved" / "classifier", pathlib.Path(sys.argv[2])
@@ -83,7 +85,7 @@ KILLS = """if True:
             (folder / "run" / mark).write_text("old")
 
     def fit():
-        with fresh_folder(folder / "run", overwrite=True) as work:
+        with fresh_folder(folder / "run", FIT, overwrite=True) as work:
             for mark in MARKS:
                 (work / mark).write_text("new")
 
@@ -168,7 +170,7 @@ def test_a_student_of_a_run_that_was_not_put_back_is_said_to_be_there(tmp_path, 
     from opu.export.run import export_run
 
     interrupted(tmp_path, ended, new=True)
-    with pytest.raises(ValueError, match="a fit was killed while it replaced it"):
+    with pytest.raises(ValueError, match="a command was killed while it replaced it"):
         opu.load(tmp_path / "run")
     with pytest.raises(ValueError, match="classifier"):  # the marks of this test are no run, but they are back
         export_run(tmp_path / "run")
@@ -198,7 +200,7 @@ def test_a_run_that_was_replaced_already_is_removed_by_the_next_fit(tmp_path, en
     for mark in MARKS:
         (tmp_path / "run" / mark).write_text("newest")
     with pytest.raises(ValueError, match="holds a run"):
-        fresh_folder(tmp_path / "run", overwrite=False).__enter__()
+        fresh_folder(tmp_path / "run", FIT, overwrite=False).__enter__()
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 

@@ -48,8 +48,8 @@ def fidelity(
 
     Example: opu fidelity runs/demo
     """
+    from opu.distillation.replacing import put_back
     from opu.fidelity.run import report_on_run
-    from opu.sklearn.run_folder import put_back
 
-    put_back(run)  # where a fit was killed while it replaced this one
+    put_back(run)  # where a command was killed while it replaced this one
     report_on_run(run, inputs=inputs, particles=particles, labels=labels, outputs=outputs, classes=as_texts(classes))

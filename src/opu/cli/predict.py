@@ -59,7 +59,7 @@ def predict(
     """
     console = Console()
     if not run.is_dir() or not any(run.iterdir()):
-        from opu.sklearn.run_folder import put_back
+        from opu.distillation.replacing import put_back
 
         if (interrupted := put_back(run)) is not None:
             say(console, interrupted)

@@ -1,7 +1,6 @@
 """The demo from end to end: teacher, student, table, speed, pictures."""
 
 import shlex
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,9 +15,9 @@ from torch import Tensor, nn
 import opu
 from opu import measures, plotting
 from opu.demo import data
-from opu.distillation.locking import LOCK, alone_in
+from opu.distillation.kinds import DEMO
 from opu.distillation.outcome import keep_evaluation
-from opu.distillation.run_folder import make_folder
+from opu.distillation.replacing import fresh_folder, put_back
 from opu.environment import environment
 from opu.evaluation.compare import TEACHER_MEASURES, compare
 from opu.files import write_json
@@ -60,16 +59,17 @@ def run_demo(
     Args:
         out: The run folder.
         seed: Seed of everything random.
-        overwrite: Whether to replace an earlier demo in that folder.
+        overwrite: Whether an earlier demo in that folder is replaced, once the new one is complete.
         console: Where to print.
     """
     console = console or Console()
     out, settings = Path(out), Settings(seed=seed)
-    _check_folder(out, overwrite)
-    with alone_in(out, lend=True), _one_thread():
-        _check_folder(out, overwrite)  # again, since another process may have been quicker
-        _clear(out)
-        return _run(out, settings, console)
+    if (interrupted := put_back(out)) is not None:
+        say(console, interrupted)
+    with fresh_folder(out, DEMO, overwrite=overwrite) as folder, _one_thread():
+        metrics = _run(folder, settings, console)
+    show(console, metrics, out, plotting.missing())
+    return metrics
 
 
 @contextmanager
@@ -97,15 +97,13 @@ def _run(out: Path, settings: Settings, console: Console) -> dict[str, Any]:
     metrics["speedup"] = measure_speed(net, teacher, student, x, particles)
     metrics |= {"seed": settings.seed, "settings": asdict(settings), "environment": environment()}
     metrics["classes"] = list(data.CLASSES)
-    advice = plotting.missing()
-    if advice is None:
+    if plotting.missing() is None:
         plotting.draw_inputs(out / "simplex.png", _three_inputs(digits, teacher), teacher, student, data.CLASSES)
         plotting.draw_histograms(out / "scores.png", scores)
         plotting.draw_roc(out / "roc.png", metrics, scores)
     keep_evaluation(out, teacher, x, labels, digits.train, particles)
     metrics["seconds"] = time.perf_counter() - began
     write_json(out / "metrics.json", metrics)
-    show(console, metrics, out, advice)
     return metrics
 
 
@@ -119,25 +117,6 @@ def _three_inputs(digits: data.Digits, teacher: Teacher) -> dict[str, Tensor]:
         "ambiguous": digits.test[measures.mean(inside).topk(2).values[:, 1].argmax()],
         "out of distribution": photographs[measures.mutual_information(outside).argmax()],
     }
-
-
-def _check_folder(out: Path, overwrite: bool) -> None:
-    """Make the folder; refuse one that holds something, unless it is an earlier demo that may be overwritten."""
-    overwrite = overwrite and out.is_dir() and any(each.name != LOCK for each in out.iterdir())
-    if overwrite and not (out / "config.json").is_file():
-        raise ValueError(
-            f"{out} is not a run folder (it has no config.json), so it is not overwritten; choose another."
-        )
-    make_folder(out, resume=overwrite)
-
-
-def _clear(out: Path) -> None:
-    """Remove what an earlier demo left; its lock, which this one holds, stays."""
-    for path in out.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        elif path.name != LOCK:
-            path.unlink()
 
 
 def train_teacher(digits: data.Digits, settings: Settings, num_classes: int = data.HELD_OUT_CLASS) -> nn.Module:

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import platform
-import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,34 +11,19 @@ from opu.locks import NoLocks, close_file, is_at, is_ours, lock, open_file
 
 LOCK = ".lock"
 _SELF = "process {} on {}"
-_LENT: set[tuple[str, int]] = set()  # folders, and threads that hold them and may enter them once more
 
 
 @contextlib.contextmanager
-def alone_in(folder: Path, *, lend: bool = False) -> Iterator[None]:
+def alone_in(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder that exists; it is free again when the block, or the process, ends in any way.
 
     Where files cannot be locked, as on some network file systems, there is a warning and no lock.
 
     Args:
         folder: The run folder.
-        lend: Whether :func:`opu.distill` may be called for this folder within the block.
     """
-    name = (str(folder.resolve()), threading.get_ident())
-    if name in _LENT:
-        _LENT.discard(name)
-        try:
-            yield
-        finally:
-            _LENT.add(name)
-        return
     with alone_at(folder / LOCK, folder):
-        if lend:
-            _LENT.add(name)
-        try:
-            yield
-        finally:
-            _LENT.discard(name)
+        yield
 
 
 @contextlib.contextmanager

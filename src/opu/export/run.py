@@ -43,10 +43,10 @@ def export_run(
         classes: Names of the classes, kept in the file; by default those that a fitted table knows.
         overwrite: Whether a file that exists is replaced.
     """
-    from opu.sklearn.run_folder import put_back
+    from opu.distillation.replacing import put_back
 
     check_choice("--format", format, FILE_FORMATS)
-    put_back(source)  # where a fit was killed while it replaced this one
+    put_back(source)  # where a command was killed while it replaced this one
     student, standardise, known, columns = _find(source)
     kept, labels = _kept(source)
     example = _made_up(student) if kept is None else take(kept, slice(0, _NUM_EXAMPLES))

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from opu import measures, students
 from opu.distillation import Recipe, calibrate, distill
+from opu.distillation.replacing import put_back
 from opu.distributions import Dirichlet, SimplexDistribution, cat
 from opu.distributions.pointwise import maximum_likelihood
 from opu.novelty import FEWEST_INPUTS
 from opu.sklearn.frames import require_pandas
 from opu.sklearn.missing import text_column, what_is_missing
-from opu.sklearn.run_folder import put_back
 from opu.sklearn.saved import as_classes, read_classifier, write_classifier
 from opu.sklearn.teachers import make_teacher
 from opu.sklearn.weights import check_sample_weight, row_weights
@@ -266,7 +266,7 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     @classmethod
     def load(cls, folder: str | Path) -> "OnePassClassifier":
         """Read a classifier that :meth:`save` wrote; it can predict but has no teacher."""
-        put_back(Path(folder))  # where a fit was killed while it replaced this one
+        put_back(Path(folder))  # where a command was killed while it replaced this one
         found, student = read_classifier(Path(folder))
         new = cls()
         new.classes_ = as_classes(found)

@@ -16,7 +16,9 @@ from rich.progress import track
 from opu import measures, plotting
 from opu.checks import listed
 from opu.choices import CLASS_WEIGHTS, TABLE_TEACHERS, ClassWeight, TableTeacher, check_choice
+from opu.distillation.kinds import FIT
 from opu.distillation.outcome import keep_evaluation
+from opu.distillation.replacing import fresh_folder, put_back
 from opu.environment import environment
 from opu.files import read_json, write_json
 from opu.sklearn.classifier import NOVELTY, OnePassClassifier
@@ -25,7 +27,6 @@ from opu.sklearn.cost import SlowTeacher, check_size
 from opu.sklearn.cross_validation import LEVEL, cross_validate
 from opu.sklearn.encoding import Encoding
 from opu.sklearn.frames import check_output, read_frame, require_pandas, unknown_column, write_frame
-from opu.sklearn.run_folder import fresh_folder, put_back
 from opu.students.impute import Prepare
 from opu.students.standardise import OddColumn
 from opu.terminal import say
@@ -83,7 +84,7 @@ def fit_table(
         encoding = replace(encoding, num_columns=frame.shape[1])
     if (interrupted := put_back(out)) is not None:
         say(console, interrupted)
-    with fresh_folder(out, overwrite=overwrite) as folder:
+    with fresh_folder(out, FIT, overwrite=overwrite) as folder:
         for note in [*notes, *([slow] if slow else [])]:
             say(console, note)
         make = partial(_classifier, teacher, class_weight)

@@ -169,7 +169,7 @@ def _missing(path: Path) -> ValueError:
     folder = path.parent
     if any(folder.parent.glob(f".{glob.escape(folder.name)}.*.old")):
         return ValueError(
-            f"there is no saved student in {folder}: a fit was killed while it replaced it. Any command puts it back, such "
+            f"there is no saved student in {folder}: a command was killed while it replaced it. Any other puts it back, such "
             f"as opu export {folder}; so does OnePassClassifier.load."
         )
     return ValueError(f"there is no saved student in {folder}: {path.name} is missing. Give the folder of save().")

@@ -1,6 +1,12 @@
 """Tables in files: what can be wrong with them, and how they are read and written."""
 
+import subprocess
+import sys
+
+import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from opu.sklearn.frames import check_output, read_frame, write_frame
@@ -124,3 +130,52 @@ def test_predictions_never_replace_the_table_or_another_file_by_accident(tmp_pat
         check_output(data, data, overwrite=True)
     with pytest.raises(ValueError, match=r"written to \.csv, \.tsv or \.parquet; got out\.txt"):
         check_output(tmp_path / "out.txt", data, overwrite=True)
+
+
+CELLS = {
+    "lists": pa.array([[0] * 1000] * 4),
+    "structs": pa.array([{"text": "z" * 1000}] * 4),
+    "maps": pa.array([[("a", 1)]] * 4, pa.map_(pa.string(), pa.int8())),
+    "matrices": pa.FixedShapeTensorArray.from_numpy_ndarray(np.zeros((4, 50, 50))),
+}
+
+
+@pytest.mark.parametrize("cells", CELLS.values(), ids=CELLS)
+def test_a_parquet_file_of_nested_columns_is_refused_before_it_is_read(cells, tmp_path, monkeypatch):
+    pq.write_table(pa.table({"a": [1.0] * 4, "more": cells}), tmp_path / "table.parquet")
+    monkeypatch.setattr(pd, "read_parquet", None)
+    monkeypatch.setattr(pq, "read_table", None)
+    with pytest.raises(
+        ValueError, match=r"column more of .* holds values of type .*; a cell of a table holds one number"
+    ):
+        read_frame(tmp_path / "table.parquet")
+
+
+def test_a_parquet_file_of_wide_values_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    wide = pa.array([b"z" * 10_000] * 1000, pa.binary(10_000))
+    pq.write_table(pa.table({"a": [1.0] * 1000, "wide": wide}), tmp_path / "table.parquet")
+    assert (tmp_path / "table.parquet").stat().st_size < 100_000
+    monkeypatch.setattr("opu.sklearn.frames.LARGEST_INFLATED", 2**20)
+    monkeypatch.setattr(pd, "read_parquet", None)
+    with pytest.raises(ValueError, match=r"would take 10 MB of memory, from 0\.0 MB in the file"):
+        read_frame(tmp_path / "table.parquet")
+
+
+BOMB = """if True:
+    import resource, pathlib, sys
+    import pandas, pyarrow.parquet
+    from opu.sklearn.frames import read_frame
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    try:
+        read_frame(pathlib.Path(sys.argv[1]))
+    except ValueError as error:
+        print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+def test_a_nested_bomb_takes_no_memory(tmp_path):
+    millions = pa.ListArray.from_arrays(pa.array([0, 20_000_000]), pa.array(np.zeros(20_000_000, np.int8)))
+    pq.write_table(pa.table({"a": millions}), tmp_path / "bomb.parquet", compression="zstd")
+    assert (tmp_path / "bomb.parquet").stat().st_size < 10_000
+    done = subprocess.run([sys.executable, "-c", BOMB, tmp_path / "bomb.parquet"], capture_output=True, text=True)
+    assert int(done.stdout) < 10, done.stderr  # megabytes

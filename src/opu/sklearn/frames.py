@@ -28,7 +28,7 @@ def read_frame(
     """A pandas frame from a CSV, TSV or Parquet file.
 
     A CSV file of more than a million columns is refused, and a Parquet file whose numbers or texts would take more than
-    1 GiB and more than 32 times the file's size.
+    1 GiB and more than 32 times the file's size, or that has a column of lists or structs.
 
     Args:
         path: The file.
@@ -92,22 +92,53 @@ def _check_width(path: Path, separator: str) -> None:
 
 
 def _check_parquet(path: Path, _separator: str) -> None:
-    """Refuse a Parquet file that asks for far more memory than it holds: constant columns take almost no place in it."""
+    """Refuse a Parquet file that asks for far more memory than it holds: constant columns take almost no place in it.
+
+    Nothing but its last part, which describes it, is read as long as it may be too large.
+    """
     parquet = optional("pyarrow.parquet", "a Parquet file", "tables")
     try:
         found = parquet.read_metadata(path)
         stated = sum(found.row_group(number).total_byte_size for number in range(found.num_row_groups))
+        schema = found.schema.to_arrow_schema()
     except Exception as error:
         raise ValueError(f"{path} could not be read as a table ({first_line(error)}).") from error
+    _check_types(path, schema)
     size = path.stat().st_size
-    needed = max(8 * found.num_rows * found.num_columns, stated)
+    needed = max(found.num_rows * sum(_width(each.type) for each in schema), stated)
     most = max(LARGEST_INFLATED, LARGEST_RATIO * size)
-    needed = needed if needed > most else max(needed, _size_of_texts(path, found.schema.to_arrow_schema()))
+    needed = needed if needed > most else max(needed, _size_of_texts(path, schema))
     if needed > most:
         raise ValueError(
             f"{path} would take {needed / 1e6:.0f} MB of memory, from {size / 1e6:.1f} MB in the file; divide it into "
             "several files with fewer rows."
         )
+
+
+def _check_types(path: Path, schema: Any) -> None:
+    """Refuse lists and structs by their type: a file of kilobytes may hold millions of values in one cell."""
+    types = optional("pyarrow", "a Parquet file", "tables").types
+    for each in schema:
+        if types.is_nested(_stored(each.type)):
+            raise ValueError(
+                f"column {each.name} of {path} holds values of type {str(each.type)[:_LONG]}; a cell of a table holds one "
+                "number or text. Remove the column, or make its parts columns of their own."
+            )
+
+
+def _stored(kind: Any) -> Any:
+    """A type of Arrow without what an extension makes of it."""
+    while hasattr(kind, "storage_type"):
+        kind = kind.storage_type
+    return kind
+
+
+def _width(kind: Any) -> int:
+    """Bytes of one value in memory, at least; texts are counted apart."""
+    try:
+        return max(8, int(_stored(kind).byte_width))
+    except (AttributeError, ValueError):  # of no fixed width
+        return 8
 
 
 def _size_of_texts(path: Path, schema: Any) -> int:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from opu import __version__
 from opu.cli import entry, main
@@ -152,13 +153,21 @@ def test_without_a_checkout_its_commands_say_where_they_work(call, monkeypatch, 
         assert "needs a source checkout" in said.err
 
 
-def test_a_full_gpu_is_one_line_and_a_fault_of_ours_is_not(call, monkeypatch):
-    def failing(text):
+def test_full_memory_is_one_line_and_a_fault_of_ours_is_not(call, monkeypatch):
+    def failing(text, kind=RuntimeError):
         def fail(**_):
-            raise RuntimeError(text)
+            raise kind(text)
 
         return fail
 
+    def too_large(**_):
+        torch.empty(2**62, dtype=torch.uint8)
+
+    for full in (too_large, failing("Unable to allocate 8 EiB", MemoryError)):
+        monkeypatch.setattr(entry, "app", full)
+        code, said = call("demo")
+        assert code == 2
+        assert said.err == "opu: the memory of this machine is full; free some of it, or give fewer rows at once.\n"
     monkeypatch.setattr(entry, "app", failing("CUDA out of memory. Tried to allocate 20.00 GiB."))
     code, said = call("demo")
     assert code == 2

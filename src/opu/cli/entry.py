@@ -10,6 +10,7 @@ from opu.cli import bench, compare, data, demo, export, fidelity, fit, predict, 
 from opu.terminal import printable, say
 
 MAINTAINERS = "For maintainers: experiments and benchmarks, which need a source checkout"
+_FULL = "the memory of this machine is full; free some of it, or give fewer rows at once."
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 app.command()(demo.demo)
 app.command()(fit.fit)
@@ -51,7 +52,11 @@ def main(program: str = "opu") -> None:
         sys.exit(1)
     except (ValueError, OSError, ImportError) as error:
         _refuse(_sentence(error))
+    except MemoryError:
+        _refuse(_FULL)
     except RuntimeError as error:
+        if "DefaultCPUAllocator" in str(error):  # PyTorch, which raises no MemoryError
+            _refuse(_FULL)
         if "out of memory" not in str(error):
             raise
         _refuse("the GPU's memory is full; free some of it, or run on the CPU with --device cpu.")

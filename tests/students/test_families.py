@@ -6,6 +6,7 @@ from torch import nn
 
 import opu
 from opu.distributions import Dirichlet, LogisticNormal
+from opu.distributions.normal_rule import MOST_DIMENSIONS
 from opu.students import Student, binary_mlp, from_backbone, from_teacher, lenet, mlp
 from opu.students.families import DirichletFamily, LogisticNormalFamily, default_rank, parse_family
 from opu.teachers import MCDropout
@@ -104,11 +105,29 @@ def test_mistakes_are_told():
         mlp(3, 4, family="logistic_normal", link="exp")
     with pytest.raises(ValueError, match="from 0 to 64; got 65"):
         mlp(3, 4, family="logistic_normal(65)")
+    with pytest.raises(
+        ValueError, match=r"at most 21,201 classes and factors together; got 21,198 classes and 4 factors"
+    ):
+        mlp(1, 21_198, (1,), family="logistic_normal")
+    with pytest.raises(ValueError, match=r"at most 21,201 classes .* Use family='dirichlet'"):
+        mlp(1, 21_202, (1,), family=LogisticNormalFamily(0))
     student = mlp(3, 4, family="logistic_normal")
     with pytest.raises(ValueError, match="this student predicts logistic_normal"):
         student.fit_bounds(lambda x, n: torch.randn(n, len(x), 4).log_softmax(-1), torch.randn(20, 3))
     with pytest.raises(ValueError, match="only a Dirichlet has a precision to start at"):
         student.start_precision_at(3.0)
+
+
+def test_as_many_classes_as_there_are_dimensions_are_predicted():
+    student = mlp(1, MOST_DIMENSIONS, (1,), family="logistic_normal(0)")
+    assert student.predict(torch.zeros(1, 1)).probabilities.sum() == pytest.approx(1)
+
+
+def test_a_file_with_more_classes_than_there_are_dimensions_is_refused(tmp_path, monkeypatch):
+    mlp(1, 9, (1,), family="logistic_normal(2)").save(tmp_path)
+    monkeypatch.setattr("opu.students.families.MOST_DIMENSIONS", 10)
+    with pytest.raises(ValueError, match="at most 10 classes and factors together; got 9 classes and 2 factors"):
+        opu.load(tmp_path)
 
 
 def test_the_objective_by_default_is_that_of_the_family(tmp_path):

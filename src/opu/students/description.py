@@ -37,6 +37,8 @@ def check_description(description: Mapping[str, Any], shapes: Iterable[tuple[int
         missing = [key for key in (*(["link"] * dirichlet), "num_classes", *_NEEDED[name]) if key not in options]
         if missing:
             raise ValueError(f"{missing[0]} is missing")
+        if not dirichlet:
+            parse_family(options["family"], None, options["num_classes"])
         _check_sizes(name, options, list(shapes))
         if (inputs := description.get("inputs")) is not None:
             _check_inputs(name, options, inputs)

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from opu.distributions import Dirichlet, LogisticNormal, SimplexDistribution
+from opu.distributions.normal_rule import MOST_DIMENSIONS
 from opu.students.links import Link, Softsign, parse_link
 
 MOST_FACTORS = 64
@@ -123,7 +124,7 @@ def parse_family(family: Family | str, link: Link | str | None, num_classes: int
         num_classes: K, by which the rank is chosen where the name does not say it.
     """
     if not isinstance(family, str):
-        return family
+        return _affordable(family, num_classes)
     if family == DirichletFamily.name:
         return DirichletFamily() if link is None else DirichletFamily(parse_link(link))
     match = _WITH_RANK.fullmatch(family)
@@ -131,4 +132,15 @@ def parse_family(family: Family | str, link: Link | str | None, num_classes: int
         raise ValueError(f"a family is dirichlet, logistic_normal or logistic_normal(rank); got {family!r}.")
     if link is not None:
         raise ValueError(f"a link is for the log-precision of a Dirichlet; {family} has none. Leave link= out.")
-    return LogisticNormalFamily(default_rank(num_classes) if match[1] is None else int(match[1]))
+    found = LogisticNormalFamily(default_rank(num_classes) if match[1] is None else int(match[1]))
+    return _affordable(found, num_classes)
+
+
+def _affordable(family: Family, num_classes: int) -> Family:
+    """The family itself, if there are fixed points with a dimension for each class and factor."""
+    if isinstance(family, LogisticNormalFamily) and num_classes + family.rank > MOST_DIMENSIONS:
+        raise ValueError(
+            f"a logistic-normal has at most {MOST_DIMENSIONS:,} classes and factors together; got {num_classes:,} classes "
+            f"and {family.rank} factors. Use family='dirichlet'."
+        )
+    return family

@@ -153,6 +153,21 @@ def test_intervals_hold_their_level(num_classes, rank, level, spread):
     assert ((low >= 0) & (low <= high) & (high <= 1)).all()
 
 
+@pytest.mark.parametrize(("num_classes", "rank"), [(2, 1), (3, 1), (10, 4)])
+def test_intervals_are_the_same_in_blocks_of_any_size(num_classes, rank, monkeypatch):
+    q = some(num_classes, rank, batch=5)
+    want = q.interval()
+    for few in (1, 100, 10**8):  # one point of one row, some points, everything
+        monkeypatch.setattr("opu.distributions.logistic_normal._NUMBERS_AT_ONCE", few)
+        for one, other in zip(q.interval(), want, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-9, atol=0)
+
+
+def test_an_interval_of_one_distribution_has_no_batch():
+    q = some(4, 2, batch=3)
+    assert all((one == all_of[1]).all() for one, all_of in zip(q[1].interval(), q.interval(), strict=True))
+
+
 def test_the_level_of_an_interval_is_checked():
     with pytest.raises(ValueError, match="must lie between 0 and 1; got 1"):
         some(3, 1).interval(1.0)

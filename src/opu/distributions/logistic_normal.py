@@ -33,7 +33,8 @@ LEAST_LOG_PROBABILITY = -60.0  # probabilities and entropies of 1e-26
 # Where the information is below the first fraction of the entropy, it is half of tr(G Sigma); above the second it is a
 # difference of entropies, which has no digits for the former. The two agree within a percent in between.
 SMALL_INFORMATION = (1e-3, 1e-2)
-_NUMBERS_AT_ONCE = 2**24  # of the points of intervals
+# Numbers in a block of points of intervals: what fits the cache of a CPU, and little of the memory of a GPU.
+_NUMBERS_AT_ONCE, _NUMBERS_ON_GPU = 2**18, 2**24
 
 
 @dataclass(frozen=True)
@@ -108,11 +109,12 @@ class LogisticNormal:
         """
         return self._logits(num_points).log_softmax(-1)
 
-    def _logits(self, num_points: int | None = None) -> Float[Tensor, "M *B K"]:
+    def _logits(self, num_points: int | None = None, which: slice = slice(None)) -> Float[Tensor, "M *B K"]:
+        """Logits at the fixed points, or at some of them."""
         if self.num_classes == 2:
-            return self._two_logits(num_points)
+            return self._two_logits(num_points, which)
         size = self.num_classes + self.rank
-        points = points_like(num_points or num_points_for(size), size, self.location)
+        points = points_like(num_points or num_points_for(size), size, self.location)[which]
         own, shared = points.split([self.num_classes, self.rank], -1)
         own = own.reshape(len(points), *(1,) * (self.location.ndim - 1), self.num_classes)
         return self._moved(own, torch.einsum("mr,...kr->m...k", shared, self.factors))
@@ -121,9 +123,9 @@ class LogisticNormal:
         """Logits whose noise is of standard size for each class, plus a part that classes share."""
         return self.location + self.log_scale.exp() * own + shared
 
-    def _two_logits(self, num_points: int | None) -> Float[Tensor, "M *B 2"]:
+    def _two_logits(self, num_points: int | None, which: slice) -> Float[Tensor, "M *B 2"]:
         """For two classes the difference of the logits says all, and it takes points in one dimension."""
-        points = points_like(num_points or num_points_for(1), 1, self.location)
+        points = points_like(num_points or num_points_for(1), 1, self.location)[which]
         own, shared = torch.exp(2 * self.log_scale).sum(-1), self.factors.diff(dim=-2).square().sum((-2, -1))
         away = (own + shared).sqrt() * points.reshape(-1, *(1,) * (self.location.ndim - 1)) / 2
         return self.location + torch.stack([away, -away], -1)
@@ -207,11 +209,15 @@ class LogisticNormal:
         if not 0 < level < 1:
             raise ValueError(f"the level of an interval must lie between 0 and 1; got {level}.")
         flat = self.detach().to(torch.float64)._flat()
-        few = max(1, _NUMBERS_AT_ONCE // (self._num_interval_points * self.num_classes))
-        starts = range(0, max(1, len(flat)), few)  # also of an empty batch
-        parts = zip(*(flat[start : start + few]._interval(level) for start in starts), strict=True)
-        low, high = (torch.cat(ends).reshape(self.location.shape).to(self.location.dtype) for ends in parts)
-        return low, high
+        low, high = (torch.empty_like(flat.location, dtype=self.location.dtype) for _ in range(2))
+        few = max(1, self._numbers_at_once // (self._num_interval_points * self.num_classes))
+        for rows in (slice(start, start + few) for start in range(0, len(flat), few)):
+            low[rows], high[rows] = flat[rows]._interval(level)
+        return low.reshape(self.location.shape), high.reshape(self.location.shape)
+
+    @property
+    def _numbers_at_once(self) -> int:
+        return _NUMBERS_AT_ONCE if self.location.device.type == "cpu" else _NUMBERS_ON_GPU
 
     @property
     def _num_interval_points(self) -> int:
@@ -223,15 +229,23 @@ class LogisticNormal:
         return LogisticNormal(self.location.reshape(rows), self.log_scale.reshape(rows), shared)
 
     def _interval(self, level: float) -> tuple[Tensor, Tensor]:
-        log_points, log_others = log_shares(self._logits(self._num_interval_points))
-        odds = log_points - log_others
+        odds = self._log_odds(self._num_interval_points)
         middle = odds.mean(0)
-        away = odds - middle
-        spread = away.square().mean(0).sqrt()
-        skewness = (away / spread.clamp(min=1e-300)).pow(3).mean(0)
+        away = odds.sub_(middle)
+        spread = torch.linalg.vector_norm(away, dim=0) / math.sqrt(len(away))
+        skewness = away.div_(spread.clamp(min=1e-300)).pow_(3).mean(0)
         wide = math.sqrt(2) * float(torch.special.erfinv(torch.tensor(level, dtype=torch.float64)))
         shift = middle + spread * (wide**2 - 1) * skewness / 6
         return torch.sigmoid(shift - wide * spread), torch.sigmoid(shift + wide * spread)
+
+    def _log_odds(self, num_points: int) -> Float64[Tensor, "M N K"]:
+        """Log-odds of all classes at the fixed points, of some points at a time: a block takes ten times its own memory."""
+        odds = self.location.new_empty(num_points, *self.location.shape)
+        few = max(1, self._numbers_at_once // self.location.numel())
+        for which in (slice(start, start + few) for start in range(0, num_points, few)):
+            log_points, log_others = log_shares(self._logits(num_points, which))
+            torch.sub(log_points, log_others, out=odds[which])
+        return odds
 
     # Sampling
 

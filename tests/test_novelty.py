@@ -90,11 +90,39 @@ def test_a_score_among_others_is_the_score_without_oneself():
     got = left_out(columns, shares, slack)
     for i, row in enumerate(slack(columns)):
         others = columns[torch.arange(40) != i].T.sort(-1).values.contiguous()
-        parts = torch.stack([negative_log_p(row[j : j + 1], others[j]) for j in (0, 1)], -1)
+        # A fresh input is one more of them, and below them all.
+        pool = torch.cat([others[:, :1] - 1e-9, others], -1)
+        parts = torch.stack([negative_log_p(row[j : j + 1], pool[j]) for j in (0, 1)], -1)
         # Up to the scale of the tail, which the largest and the smallest value have from all others.
         inside = (others[:, 0] <= columns[i]) & (columns[i] <= others[:, -1])
         if bool(inside.all()):
             torch.testing.assert_close(got[i], combined(parts, shares)[0], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.9])
+def test_false_alarms_are_no_more_than_promised_for_any_blend_and_ten_inputs(share):
+    def drawn(count):
+        u = torch.randn(count, dtype=torch.float64)
+        return Dirichlet.from_logits(torch.stack([u.exp(), 0 * u], -1), -3 * u)
+
+    rate, repeats = 5 / 11, 1000
+    flagged_shares = torch.stack(
+        [
+            (Novelty.fit(drawn(10), Blend(share, 0.5)).p_value(drawn(100)) <= rate + 1e-12).double().mean()
+            for _ in range(repeats)
+        ]
+    )
+    assert float(flagged_shares.mean()) < rate + 3 * float(flagged_shares.std()) / repeats**0.5
+
+
+def test_predictions_next_to_certainty_tie_in_every_type():
+    # One minus their largest probability is 1e-14 to 1e-17, which a number next to 1 can hardly hold.
+    gaps = torch.linspace(32, 39, 400)
+    logits = torch.stack([gaps, torch.zeros_like(gaps)], -1)
+    q = Dirichlet.from_logits(logits, torch.zeros_like(gaps))
+    novelty = Novelty.fit(Dirichlet.from_logits(torch.cat([logits, 0.01 * logits]), torch.zeros(800)))
+    assert bool((novelty.p_value(q.to(torch.float64)) == novelty.p_value(q)).all())
+    assert float(novelty.p_value(q).min()) > 0.4
 
 
 def test_p_values_are_uniform_where_all_precisions_tie():

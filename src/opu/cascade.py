@@ -24,7 +24,7 @@ from opu.teachers import Teacher
 from opu.timing import median_seconds
 
 FEWEST_INPUTS = 10
-_OF_LOGITS = measures.named("C", "D", "N")
+_OF_LOGITS, _DIFFERENCES = measures.named("C", "D", "N"), measures.named("MI")
 
 
 class Cascade:
@@ -90,7 +90,10 @@ class Cascade:
         dtype = next((w.dtype for w in self.student.parameters() if w.is_floating_point()), torch.float32)
         relative, absolute = Slack.RELATIVE.get(dtype, Slack.RELATIVE[torch.float32])
         # Precisions and densities are sums of logits, whose errors do not shrink with the score, and novelty follows them.
-        return 2 * (absolute * 10 * (1 + abs(score)) if self.score in _OF_LOGITS else relative * abs(score))
+        if self.score in _OF_LOGITS:
+            return 20 * absolute * (1 + abs(score))
+        # Information is a difference of entropies, and has fewer digits than these.
+        return (20 if self.score in _DIFFERENCES else 2) * relative * abs(score)
 
     @torch.no_grad()
     def __call__(self, inputs: Any) -> Prediction:

@@ -31,8 +31,10 @@ from opu.distributions.simplex import entropy, log_shares, normalised
 _LOG_2_PI = math.log(2 * math.pi)
 LEAST_LOG_PROBABILITY = -60.0  # probabilities and entropies of 1e-26
 # Where the information is below the first fraction of the entropy, it is half of tr(G Sigma); above the second it is a
-# difference of entropies, which has no digits for the former. The two agree within a percent in between.
-SMALL_INFORMATION = (1e-3, 1e-2)
+# difference of entropies, which has no digits for the former. The two agree within a percent in between. The same where
+# the logarithm of the entropy per class is below the first and above the second of two numbers: next to the least
+# probability, the mean stays where it is while the expected entropy falls on.
+SMALL_INFORMATION, SMALL_LOG_ENTROPY = (1e-3, 1e-2), (-50.0, -45.0)
 # Numbers in a block of points of intervals: what fits the cache of a CPU, and little of the memory of a GPU.
 _NUMBERS_AT_ONCE, _NUMBERS_ON_GPU = 2**18, 2**24
 
@@ -195,7 +197,9 @@ class LogisticNormal:
         """
         total, half = entropy(self._log_mean), self._spread / 2
         few, many = SMALL_INFORMATION
+        low, high = SMALL_LOG_ENTROPY
         weight = ((half / total / few).log() / math.log(many / few)).clamp(0, 1)
+        weight = weight * (((total / self.num_classes).log() - low) / (high - low)).clamp(0, 1)
         information = weight * (total - self._averages[1]).clamp(min=0) + (1 - weight) * half
         return information.to(self.location.dtype)
 

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
-from opu.distributions.logistic_normal import LEAST_LOG_PROBABILITY, SMALL_INFORMATION
+from opu.distributions.logistic_normal import LEAST_LOG_PROBABILITY, SMALL_INFORMATION, SMALL_LOG_ENTROPY
 from opu.distributions.normal_rule import normal_points, num_points_for
 from opu.novelty import LEAST_ENTROPY
 
@@ -78,11 +78,9 @@ class FixedPoints(nn.Module):
         spread = spread.clamp(min=_TINY)
         log_precision = math.log(k - 1) - spread.log()
         # Where the spread is small, entropies nearly cancel, and half of it takes the place of their difference.
-        few, many = SMALL_INFORMATION
-        expected, half = expected.clamp(min=_LEAST), spread / 2
-        weight = ((half / entropy).log() * (1 / math.log(many / few)) - math.log(few) / math.log(many / few)).clamp(
-            0, 1
-        )
+        expected, half, log_entropy = expected.clamp(min=_LEAST), spread / 2, entropy.log()
+        weight = _ramp(half.log() - log_entropy, *map(math.log, SMALL_INFORMATION))
+        weight = weight * _ramp(log_entropy, *(each + math.log(k) for each in SMALL_LOG_ENTROPY))
         information = weight * (entropy - expected).clamp(min=0) + (1 - weight) * half
         dispersion = -log_precision - self.tilt * (log_share - log_norms).mean(-1, keepdim=True)
 
@@ -131,13 +129,11 @@ class FixedPoints(nn.Module):
 
 def _sums_over_points(logits: Float[Tensor, "K B M"], aside: Float[Tensor, "B M"]) -> tuple[Tensor, ...]:
     """Probabilities of the others and of the class that is set aside, entropy and log-normaliser, added up over points."""
-    classes, points = (
-        torch.ones(1, len(logits), dtype=logits.dtype),
-        torch.ones(logits.shape[-1], 1, dtype=logits.dtype),
-    )
+    classes, points = (torch.ones(count, 1, dtype=logits.dtype) for count in (len(logits), logits.shape[-1]))
 
     def over_classes(values: Tensor) -> Tensor:  # as a product, which runtimes do faster than a sum
-        return (classes @ values.flatten(1)).unflatten(-1, values.shape[1:]).squeeze(0)
+        found: Tensor = (classes.T @ values.flatten(1)).unflatten(-1, values.shape[1:]).squeeze(0)
+        return found
 
     top = torch.maximum(logits.amax(0), aside)
     below, aside = logits - top, aside - top
@@ -147,6 +143,11 @@ def _sums_over_points(logits: Float[Tensor, "K B M"], aside: Float[Tensor, "B M"
     entropy = log_norm - (over_classes(shares * below) + share * aside) * weight
     mean = ((shares * weight) @ points).squeeze(-1).T
     return mean, *(part @ points for part in (share * weight, entropy, top + log_norm))
+
+
+def _ramp(x: Float64[Tensor, "*B"], low: float, high: float) -> Float64[Tensor, "*B"]:
+    """0 up to one number, 1 from another on."""
+    return (x * (1 / (high - low)) - low / (high - low)).clamp(0, 1)
 
 
 def _relative(mean: Float64[Tensor, "B K"]) -> tuple[Float64[Tensor, "B K"], Float64[Tensor, "B 1"]]:

@@ -261,10 +261,11 @@ def _exported(setup: Setup, students: dict[str, Student]) -> Iterator[Row]:
             for kind, int8 in EXPORTS.items():
                 path = Path(folder) / f"{name}, {kind}.onnx"
                 write(student, path, inputs[:64], int8=int8, calibration=inputs if int8 else None)
-                yield f"{name}, {kind}, all measures", _always(_run(path))
+                yield f"{name}, {kind}, all measures", _always(onnx_call(path))
 
 
-def _run(path: Path) -> Call:
+def onnx_call(path: Path) -> Call:
+    """A file in ONNX Runtime, with as many threads as PyTorch has."""
     import onnx
 
     predict = runner(onnx.load(path), torch.get_num_threads())

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from reproduction.cells import notation
-from reproduction.rendering import bench, experiments, recipes, studies
+from reproduction.rendering import bench, experiments, families, recipes, studies
 
-TABLES: dict[str, Callable[[Path], str]] = {**experiments.TABLES, **recipes.TABLES, **studies.TABLES, **bench.TABLES}
+_ROOMS = (experiments, recipes, studies, families, bench)
+TABLES: dict[str, Callable[[Path], str]] = {name: table for room in _ROOMS for name, table in room.TABLES.items()}
 _MARKER = re.compile(r"^<!-- (?:table: (?P<table>.*?)|end) -->[ \t]*\r?$", re.MULTILINE)
 
 

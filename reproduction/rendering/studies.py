@@ -233,94 +233,6 @@ def _broken(outcome: Record) -> str:
     return str(outcome["broken"]) if outcome["broken"] == 0 else f"**{outcome['broken']}**"
 
 
-_FITS = {
-    "dirichlet_maximum_likelihood": "Dirichlet, most likely",
-    "dirichlet_minimum_mmd": "Dirichlet, nearest in MMD",
-    "logistic_normal": "logistic-normal, four factors",
-    "logistic_normal_full": "logistic-normal, full covariance",
-    "particles": "the other particles",
-}
-_DECILES = (1, 4, 7, 9, 10)
-
-
-def families(results: Path) -> str:
-    """How each family fits the particles of the demo's teacher."""
-    runs = _study(results, "families")["runs"]
-    lines = []
-    for name, words in _FITS.items():
-        found = [run["comparison"]["families"][name] for run in runs]
-        shares = [statistics.mean(each["coverage"][decile - 1] for each in found) for decile in _DECILES]
-        numbers = [
-            statistics.mean(each[key] for each in found)
-            for key in ("total_variation", "squared_mmd", "mutual_information_error")
-        ]
-        covered = ", ".join(f"{share:.0f}" for share in shares)
-        lines.append([words, covered, f"{numbers[0]:.4f}", f"{numbers[1]:.1e}", f"{numbers[2]:.3f}"])
-    deciles = ", ".join(map(str, _DECILES))
-    header = [f"coverage of the predicted class, %, deciles {deciles}", "total variation of the mean", "squared MMD"]
-    return markdown_table(["fit", *header, "error of MI, decile 10"], lines)
-
-
-def family_students(results: Path) -> str:
-    """What students of each family reach on the demo's digits."""
-    runs = _study(results, "families")["runs"]
-    lines = []
-    for name, words in (("dirichlet", "Dirichlet"), ("logistic_normal", "logistic-normal")):
-        found = [run["students"][name] for run in runs]
-        deciles = [
-            statistics.mean(column) for column in zip(*(each["coverage"]["predicted"] for each in found), strict=True)
-        ]
-        numbers = {
-            key: [each[key] for each in found] for key in ("accuracy", "nll", "total_variation", "rank_correlation")
-        }
-        mmd = statistics.mean(each["squared_mmd"] for each in found)
-        ranks = [
-            statistics.mean(each["auroc"][name][symbol] for each in found for name in each["auroc"])
-            for symbol in ("E", "MI", "N")
-        ]
-        cells = [
-            mean_and_range(numbers["accuracy"]),
-            *(f"{statistics.mean(numbers[key]):.3f}" for key in ("nll", "rank_correlation")),
-        ]
-        cells += [
-            f"{statistics.mean(numbers['total_variation']):.4f}",
-            f"{mmd:.1e}",
-            f"{min(deciles):.0f} to {max(deciles):.0f}",
-        ]
-        lines.append([words, *cells, *(f"{rank:.1f}" for rank in ranks)])
-    header = ["accuracy", "NLL", "rank correlation of MI", "total variation of the mean", "squared MMD"]
-    header += ["coverage of the predicted class by decile, %", "OOD, AUROC of E", "of MI", "of N"]
-    return markdown_table(["student", *header], lines)
-
-
-def family_recipes(results: Path) -> str:
-    """What students of each family reach on held-out MNIST digits, by teacher."""
-    command = "python -m reproduction.studies.family_recipes --device cuda, for each teacher"
-    runs = read_one(results, "study-family-recipes.json", command)["runs"]
-    teachers = {"mc_dropout": "MC dropout", "sgld": "SGLD"}
-    lines = []
-    for teacher, candidate in dict.fromkeys((run["teacher"], run["candidate"]) for run in runs):
-        found = [run for run in runs if (run["teacher"], run["candidate"]) == (teacher, candidate)]
-        deciles = [100 * statistics.mean(column) for column in zip(*(run["coverage"] for run in found), strict=True)]
-        family = "Dirichlet" if candidate == "Dirichlet" else "logistic-normal"
-        numbers = [
-            f"{statistics.mean(run['accuracy']['student'] for run in found):.2f}",
-            f"{statistics.mean(run['nll'] for run in found):.4f}",
-            f"{statistics.mean(run['rank_correlation']['mutual_information'] for run in found):.3f}",
-            f"{statistics.mean(run['total_variation'] for run in found):.4f}",
-            f"{statistics.mean(run['squared_mmd'] for run in found):.1e}",
-            f"{min(deciles):.0f} to {max(deciles):.0f}",
-        ]
-        ood = [
-            statistics.mean(each[symbol] for run in found for each in run["ood"].values())
-            for symbol in ("E", "MI", "N")
-        ]
-        lines.append([f"{teachers[teacher]}, {len(found)}", family, *numbers, *(f"{each:.1f}" for each in ood)])
-    header = ["accuracy", "NLL", "rank correlation of MI", "total variation of the mean", "squared MMD"]
-    header += ["coverage of the predicted class by decile, %", "OOD, AUROC of E", "of MI", "of N"]
-    return markdown_table(["teacher, seeds", "student", *header], lines)
-
-
 TABLES: dict[str, Callable[[Path], str]] = {
     "mnist-small": mnist_small,
     "novelty-shares": novelty_shares,
@@ -336,7 +248,4 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "batch-norm": batch_norm,
     "selection": selection,
     "reliability": reliability,
-    "families": families,
-    "family-students": family_students,
-    "family-recipes": family_recipes,
 }

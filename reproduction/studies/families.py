@@ -9,47 +9,44 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import spearmanr
 
 import opu
 from opu import measures
 from opu.demo import data
 from opu.demo.run import Settings, train_teacher
+from opu.distributions import fit_logistic_normal
 from opu.environment import environment
 from opu.evaluation import metrics
 from opu.fidelity import compare_families
-from opu.fidelity.coverage import by_decile, class_coverage
 from opu.files import write_json
 from opu.teachers import MCDropout
+from reproduction.agreement import agreement
+from reproduction.studies.dirichlet_mixture import draws_of_mixture
 from reproduction.studies.options import study_options
 
 NUM_PARTICLES = 500
 FAMILIES = ("dirichlet", "logistic_normal")
+OTHERS = {
+    "dirichlet_mixture": draws_of_mixture,
+    "logistic_normal_diagonal": lambda particles: fit_logistic_normal(particles, 0),
+    "logistic_normal_two": lambda particles: fit_logistic_normal(particles, 2),
+}
 
 
 @torch.no_grad()
-def judged(student: Any, digits: data.Digits, particles: torch.Tensor) -> dict[str, Any]:
+def judged(student: Any, teacher: MCDropout, digits: data.Digits) -> dict[str, Any]:
     """What a student reaches on test inputs and on the OOD sets."""
     q = student(digits.test)
-    ours, theirs = measures.all_measures(q, student.novelty), measures.all_measures(particles)
-    covered = class_coverage(q, particles)
-    auroc = {}
+    ours, auroc = measures.all_measures(q, student.novelty), {}
     for name, x in digits.ood.items():
         scores = measures.all_measures(student(x), student.novelty)
         positive = np.repeat([0, 1], [len(digits.test), len(x)])
         both = {m: torch.cat([ours[m], scores[m]]).double().numpy() for m in measures.named("E", "MI", "N")}
         auroc[name] = {measures.SYMBOLS[m]: metrics.auroc(values, positive) for m, values in both.items()}
-    information = [scores["mutual_information"] for scores in (ours, theirs)]
     return {
         "accuracy": metrics.accuracy(q.mean, digits.test_labels),
         "nll": metrics.negative_log_likelihood(q.mean, digits.test_labels),
-        "total_variation": float((q.mean - measures.mean(particles)).abs().sum(-1).mean() / 2),
-        "squared_mmd": float(opu.objectives.ExactMMD()(digits.test, particles, q).mean()),
-        "rank_correlation": float(spearmanr(*information).statistic),
-        "coverage": {
-            name: [100 * share for share in by_decile(theirs["predictive_entropy"], covered[name])]
-            for name in ("predicted", "runner_up")
-        },
+        **agreement(teacher, student, digits.test, NUM_PARTICLES),
         "auroc": auroc,
     }
 
@@ -66,8 +63,8 @@ def run(seed: int) -> dict[str, Any]:
         student = opu.students.from_teacher(teacher, family=family)
         recipe = opu.Recipe(epochs=settings.epochs, num_particles=settings.num_particles)
         opu.distill(teacher, student, digits.train, recipe=recipe, held_out=digits.calibration, progress=False)
-        students[family] = judged(student, digits, particles)
-    return {"seed": seed, "comparison": compare_families(particles).summary(), "students": students}
+        students[family] = judged(student, teacher, digits)
+    return {"seed": seed, "comparison": compare_families(particles, others=OTHERS).summary(), "students": students}
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
-from benchmarks import bfloat16, clock, distill, objectives, options, passes, predict, show
+from benchmarks import bfloat16, clock, distill, families, objectives, options, passes, predict, show
 from opu.cli import app
 from opu.teachers import MCDropout
 from reproduction.paper.domains import Domain
@@ -113,6 +113,16 @@ def test_predict_times_teachers_students_and_exports(tmp_path, monkeypatch):
         assert all(0 < row["least"] <= row["seconds"] <= row["most"] for row in rows.values())
     assert found["environment"]["versions"]["torch"]
     assert "fastest teacher / this" in result.stdout
+
+
+def test_families_are_timed_in_turns_on_every_runtime(tmp_path, monkeypatch):
+    monkeypatch.setattr(families, "CLASSES", (3,))
+    monkeypatch.setattr(families, "HIDDEN", (8,))
+    families.main(["--rounds", "1", "--largest", "20", "--out", str(tmp_path / "found.json")])
+    found = json.loads((tmp_path / "found.json").read_text())["seconds"]
+    assert list(found) == ["3 classes, batch of 1", "3 classes, batch of 20"]
+    expected = {f"{family}, {runtime}" for family in families.FAMILIES for runtime in ("PyTorch", "ONNX Runtime")}
+    assert all(set(each) == expected and min(row["least"] for row in each.values()) > 0 for each in found.values())
 
 
 def test_distill_times_steps_by_objective_and_size(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ there is; each is left out in turn, and families are fitted to the others.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -36,7 +36,8 @@ MARGIN = 0.05
 _MOST_CURVATURES = 2**25  # numbers in the inverse Hessians, one for each input, of the fits by MMD
 _MOST_FITS = 1500  # where each member is left out in turn
 
-Fit = Callable[[Float[Tensor, "S B K"]], SimplexDistribution]
+# A fit may also be a cloud of draws, where there is no distribution of ours for it.
+Fit = Callable[[Float[Tensor, "S B K"]], SimplexDistribution | Float[Tensor, "D B K"]]
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,7 @@ def compare_families(
     log_particles: Float[Tensor, "S B K"],
     rank: int | None = None,
     *,
+    others: Mapping[str, Fit] | None = None,
     kernel: Kernel | None = None,
     level: float = LEVEL,
     max_inputs: int = MAX_INPUTS,
@@ -158,6 +160,7 @@ def compare_families(
     Args:
         log_particles: The teacher's particles, at least three different ones for each input.
         rank: Number of factors of the logistic-normal; by default a student's.
+        others: More fits by name, from particles to distributions or to draws. They are compared, and never advised.
         kernel: Kernel of the MMD; by default the exponential one.
         level: Level of the intervals.
         max_inputs: Largest number of inputs to compare on, evenly spread over the teacher's predictive entropy. Fewer are
@@ -185,7 +188,8 @@ def compare_families(
                 fit_logistic_normal,
             ),
             strict=True,
-        )
+        ),
+        **(others or {}),
     )
     if members is not None:
         found, fitted = _left_out(members[:, rows].double(), fits, kernel, level), len(members) - 1
@@ -218,17 +222,22 @@ def _halved(particles: Tensor, fits: dict[str, Fit], kernel: Kernel, level: floa
     # In turns: the first and the second half of a chain differ by more than chance.
     fitted, judged = particles[::2], particles[1::2]
     entropy = measures.predictive_entropy(particles)
-    found = {}
-    for name, fit in fits.items():
-        q = fit(fitted)
-        outside = class_coverage(q, judged, level)
-        square = squared_distance(q, judged, kernel)
-        found[name] = _row(entropy, outside["below"], outside["above"], q, judged, square)
+    found = {name: _judged(fit(fitted), judged, entropy, kernel, level) for name, fit in fits.items()}
+    return found | {PARTICLES: _judged(fitted, judged, entropy, kernel, level)}
+
+
+def _judged(
+    fitted: SimplexDistribution | Tensor, judged: Tensor, entropy: Tensor, kernel: Kernel, level: float
+) -> FamilyFit:
+    """A fit, or the quantiles of a cloud, judged on particles that it has not seen."""
+    if isinstance(fitted, SimplexDistribution):
+        outside = class_coverage(fitted, judged, level)
+        square = squared_distance(fitted, judged, kernel)
+        return _row(entropy, outside["below"], outside["above"], fitted, judged, square)
     low, high = (torch.quantile(normalised(fitted).exp(), (1 + side * level) / 2, dim=0) for side in (-1, 1))
     predicted = measures.mean(fitted).argmax(-1, keepdim=True)
     below, above = (share.gather(-1, predicted).squeeze(-1) for share in shares_outside((low, high), judged))
-    found[PARTICLES] = _row(entropy, below, above, fitted, judged, squared_mmd(judged.exp(), fitted.exp(), kernel))
-    return found
+    return _row(entropy, below, above, fitted, judged, squared_mmd(judged.exp(), fitted.exp(), kernel))
 
 
 def _left_out(members: Tensor, fits: dict[str, Fit], kernel: Kernel, level: float) -> dict[str, FamilyFit]:
@@ -239,9 +248,11 @@ def _left_out(members: Tensor, fits: dict[str, Fit], kernel: Kernel, level: floa
     found = {}
     for name, fit in fits.items():
         without = fit(others.flatten(1, 2))  # a row for each member and input
+        assert isinstance(without, SimplexDistribution), "members left out are compared under distributions"
         outside = class_coverage(without, members.reshape(1, number * num_inputs, num_classes), level)
         below, above = (outside[end].reshape(number, num_inputs).mean(0) for end in ("below", "above"))
         q = fit(members)
+        assert isinstance(q, SimplexDistribution)
         found[name] = _row(entropy, below, above, q, members, squared_distance(q, members, kernel))
     return found
 

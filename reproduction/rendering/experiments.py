@@ -28,7 +28,11 @@ _SHORT_DETECTION = (
     *("SGLD-KL: best of E, P, MI", "OPU-SGLD-MMD (paper-sgd): C", "OPU-SGLD (robust): N", "BDK-SGLD (augmented): E"),
     *("DPN (VGG): E", "best trivial detector"),
 )
-_OURS = tuple(f"OPU-{teacher} (robust): N" for teacher in ("MCDP", "SGLD", "ENS"))
+_OURS = tuple(
+    f"OPU-{teacher} ({kind}): N"
+    for teacher in ("MCDP", "SGLD", "ENS")
+    for kind in ("robust", "robust, logistic-normal")
+)
 
 
 def detection_table(runs: list[Record]) -> str:

@@ -21,7 +21,7 @@ from opu.fidelity import compare_families
 from opu.files import write_json
 from opu.teachers import MCDropout
 from reproduction.agreement import agreement
-from reproduction.studies.dirichlet_mixture import draws_of_mixture
+from reproduction.baselines.dirichlet_mixture import draws_of_mixture
 from reproduction.studies.options import study_options
 
 NUM_PARTICLES = 500

@@ -93,7 +93,7 @@ class Cascade:
         if self.score in _OF_LOGITS:
             return 20 * absolute * (1 + abs(score))
         # Information is a difference of entropies, and has fewer digits than these.
-        return (20 if self.score in _DIFFERENCES else 2) * relative * abs(score)
+        return (50 if self.score in _DIFFERENCES else 2) * relative * abs(score)
 
     @torch.no_grad()
     def __call__(self, inputs: Any) -> Prediction:

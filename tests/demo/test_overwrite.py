@@ -88,7 +88,11 @@ def test_a_folder_that_no_demo_wrote_is_refused_and_untouched(files, tmp_path, m
     assert "is not a run of `opu demo`, so it is not overwritten" in refused(monkeypatch, capsys, out)
 
 
-@pytest.mark.parametrize("name", ["notes.md", "mine/a.txt", "student/data.csv", "checkpoint/old/a", "roc.png/a"])
+OF_A_USER = ["notes.md", "mine/a.txt", "student/data.csv", "checkpoint/old/a", "roc.png/a"]
+OF_A_USER += ["student/simplex.png", "checkpoint/config.json", "model.safetensors"]  # our names, elsewhere
+
+
+@pytest.mark.parametrize("name", OF_A_USER)
 def test_files_of_a_user_are_kept(name, run, monkeypatch, capsys):
     (run / name).parent.mkdir(exist_ok=True, parents=True)
     (run / name).write_text("mine")

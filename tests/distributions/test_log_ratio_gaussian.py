@@ -1,3 +1,5 @@
+import math
+
 import mpmath as mp
 import pytest
 import torch
@@ -44,6 +46,15 @@ def test_densities_agree_with_eighty_digits_however_large_the_factors(log_scale,
     for i in range(4):
         exact = exact_log_density(location[i], scales[i], factors[i], centred[i])
         assert float(got[i]) == pytest.approx(exact, rel=1e-6, abs=1e-6)
+
+
+def test_densities_hold_for_probabilities_below_every_number():
+    q = LogisticNormal(torch.zeros(1, 2).double(), torch.zeros(1, 2).double(), torch.tensor([[[1500.0], [-1500.0]]]).double())
+    # The log-odds has variance 2 + 3000^2; the density of the first probability divides by both probabilities.
+    gap, variance = 3000.0, 2 + 3000.0**2
+    exact = -0.5 * math.log(2 * math.pi * variance) - gap**2 / (2 * variance) + gap
+    assert float(q.log_prob(torch.tensor([[0.0, -gap]]).double())) == pytest.approx(exact, rel=1e-12)
+    assert float(q.log_prob(torch.tensor([[0.0, -math.inf]]).double())) < -1e40
 
 
 def test_equal_factors_far_above_the_scales_have_the_volume_of_one():

@@ -137,7 +137,25 @@ CELLS = {
     "structs": pa.array([{"text": "z" * 1000}] * 4),
     "maps": pa.array([[("a", 1)]] * 4, pa.map_(pa.string(), pa.int8())),
     "matrices": pa.FixedShapeTensorArray.from_numpy_ndarray(np.zeros((4, 50, 50))),
+    "views of texts": pa.array(["z" * 1000] * 4, pa.string_view()),
+    "views of bytes": pa.array([b"z" * 1000] * 4, pa.binary_view()),
+    "texts of json": pa.array(['{"a": 1}'] * 4, pa.json_(pa.string())),
 }
+
+
+def test_a_parquet_file_of_numbers_times_and_texts_is_read(tmp_path):
+    columns = {
+        "number": pa.array([1, 2, None], pa.int16()),
+        "decimal": pa.array([1, 2, 3], pa.decimal128(5, 2)),
+        "day": pa.array([1, 2, 3], pa.date32()),
+        "moment": pa.array([1, 2, 3], pa.timestamp("us")),
+        "true": pa.array([True, False, None]),
+        "text": pa.array(["a", "b", None]),
+        "long text": pa.array(["a", "b", None], pa.large_string()),
+        "kind": pa.array(["a", "b", "a"]).dictionary_encode(),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "table.parquet")
+    assert list(read_frame(tmp_path / "table.parquet").columns) == list(columns)
 
 
 @pytest.mark.parametrize("cells", CELLS.values(), ids=CELLS)

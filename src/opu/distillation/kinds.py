@@ -1,6 +1,6 @@
 """The run folders that a command may replace: how they are recognised, and what was written into them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,26 +21,24 @@ class Kind:
     Attributes:
         name: What the command makes, as in ``opu fit``.
         is_run: Whether a folder is a whole run of that command.
-        files: Names of files that are written there, and into the folders within it.
-        folders: Names of the folders within it.
+        files: Names of the files that are written into each folder within it; that of ``""`` is the run folder itself.
     """
 
     name: str
     is_run: Callable[[Path], bool]
-    files: frozenset[str]
-    folders: frozenset[str]
+    files: Mapping[str, frozenset[str]]
 
     def others(self, out: Path) -> list[str]:
         """What lies in a folder and is not of this kind; a user's own files may lie in a folder with the name of a file."""
-        inside = [(path, self.folders) for path in out.iterdir()]
-        inside += [(path, frozenset()) for name in self.folders for path in (out / name).glob("*")]
-        found = [path for path, folders in inside if not self._is_ours(path, folders)]
+        inside = [("", path) for path in out.iterdir()]
+        inside += [(name, path) for name in self.files if name for path in (out / name).glob("*")]
+        found = [path for folder, path in inside if not self._is_ours(folder, path)]
         return sorted(str(path.relative_to(out)) for path in found)
 
-    def _is_ours(self, path: Path, folders: frozenset[str]) -> bool:
+    def _is_ours(self, folder: str, path: Path) -> bool:
         if path.is_dir():
-            return path.name in folders and not path.is_symlink()
-        return path.name in self.files and path.name not in folders
+            return not folder and path.name in self.files and not path.is_symlink()
+        return path.name in self.files[folder]
 
 
 def _is_fit(folder: Path) -> bool:
@@ -58,9 +56,18 @@ def _is_demo(folder: Path) -> bool:
     return of_demo and isinstance(config.get("distill"), dict)
 
 
-FIT = Kind("fit", _is_fit, _OF_ALL | {*MARKS, "calibration.png"}, frozenset({"student"}))
-_DEMO_FILES = {"log.jsonl", "latest.safetensors", "simplex.png", "scores.png", "roc.png"}
-DEMO = Kind("demo", _is_demo, _OF_ALL | _DEMO_FILES, frozenset({"student", "checkpoint"}))
+_OF_FIT = _OF_ALL | {*MARKS, "calibration.png"}
+FIT = Kind("fit", _is_fit, {"": _OF_FIT, "student": _OF_FIT})
+_IN_DEMO = _ADDED | {"config.json", "metrics.json", "evaluation.safetensors", "log.jsonl"}
+DEMO = Kind(
+    "demo",
+    _is_demo,
+    {
+        "": _IN_DEMO | {"simplex.png", "scores.png", "roc.png"},
+        "student": _ADDED | {"model.safetensors", "config.json"},  # the latter in older versions
+        "checkpoint": frozenset({"latest.safetensors"}),
+    },
+)
 KINDS = (FIT, DEMO)
 
 

@@ -29,12 +29,13 @@ from opu.distributions.point_averages import point_averages
 from opu.distributions.simplex import entropy, log_shares, normalised
 
 _LOG_2_PI = math.log(2 * math.pi)
+_FAR = -1e30  # a logarithm of 0 whose square is a number
 LEAST_LOG_PROBABILITY = -60.0  # probabilities and entropies of 1e-26
 # Where the information is below the first fraction of the entropy, it is half of tr(G Sigma); above the second it is a
-# difference of entropies, which has no digits for the former. The two agree within a percent in between. The same where
+# difference of entropies, which has no digits for the former. The same where
 # the logarithm of the entropy per class is below the first and above the second of two numbers: next to the least
 # probability, the mean stays where it is while the expected entropy falls on.
-SMALL_INFORMATION, SMALL_LOG_ENTROPY = (1e-3, 1e-2), (-50.0, -45.0)
+SMALL_INFORMATION, SMALL_LOG_ENTROPY = (1e-4, 1e-3), (-50.0, -45.0)
 # Numbers in a block of points of intervals: what fits the cache of a CPU, and little of the memory of a GPU.
 _NUMBERS_AT_ONCE, _NUMBERS_ON_GPU = 2**18, 2**24
 
@@ -193,9 +194,11 @@ class LogisticNormal:
     def mutual_information(self) -> Float[Tensor, "*B"]:
         """Epistemic uncertainty: the entropy of the mean minus the expected entropy; never negative.
 
-        Where the spread is small, the two are nearly equal, and half of T takes the place of their difference.
+        Where the spread is small, the two are nearly equal, and half of T takes the place of their difference. Points are few
+        for classes that are rare and spread widely: the information is then off by a third, or more.
         """
-        total, half = entropy(self._log_mean), self._spread / 2
+        total = entropy(self._log_mean)
+        half = torch.minimum(self._spread / 2, total)
         few, many = SMALL_INFORMATION
         low, high = SMALL_LOG_ENTROPY
         weight = ((half / total / few).log() / math.log(many / few)).clamp(0, 1)
@@ -285,7 +288,7 @@ class LogisticNormal:
 
     def log_prob(self, log_particles: Float[Tensor, "*S K"]) -> Float[Tensor, "*S"]:
         """Log-density on the simplex at points given as log-probabilities, in its first ``K - 1`` coordinates."""
-        points = normalised(log_particles)
+        points = normalised(log_particles, lowest=_FAR)
         value = self.log_ratio_log_prob(points) - 0.5 * math.log(self.num_classes) - points.sum(-1)
         return value.to(self.location.dtype)
 

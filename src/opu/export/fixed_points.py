@@ -78,7 +78,7 @@ class FixedPoints(nn.Module):
         spread = spread.clamp(min=_TINY)
         log_precision = math.log(k - 1) - spread.log()
         # Where the spread is small, entropies nearly cancel, and half of it takes the place of their difference.
-        expected, half, log_entropy = expected.clamp(min=_LEAST), spread / 2, entropy.log()
+        expected, half, log_entropy = expected.clamp(min=_LEAST), torch.minimum(spread / 2, entropy), entropy.log()
         weight = _ramp(half.log() - log_entropy, *map(math.log, SMALL_INFORMATION))
         weight = weight * _ramp(log_entropy, *(each + math.log(k) for each in SMALL_LOG_ENTROPY))
         information = weight * (entropy - expected).clamp(min=0) + (1 - weight) * half

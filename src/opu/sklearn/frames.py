@@ -116,14 +116,29 @@ def _check_parquet(path: Path, _separator: str) -> None:
 
 
 def _check_types(path: Path, schema: Any) -> None:
-    """Refuse lists and structs by their type: a file of kilobytes may hold millions of values in one cell."""
-    types = optional("pyarrow", "a Parquet file", "tables").types
+    """Refuse all but numbers, times and texts by their type: a file of kilobytes may hold millions of values in one cell."""
     for each in schema:
-        if types.is_nested(_stored(each.type)):
+        if not _is_plain(each.type):
             raise ValueError(
                 f"column {each.name} of {path} holds values of type {str(each.type)[:_LONG]}; a cell of a table holds one "
                 "number or text. Remove the column, or make its parts columns of their own."
             )
+
+
+def _is_plain(kind: Any) -> bool:
+    """Whether a value is one number, time or text. A new type of Arrow is not, until its size is counted."""
+    types = optional("pyarrow", "a Parquet file", "tables").types
+    stored = _stored(kind)
+    fixed = (types.is_null, types.is_boolean, types.is_integer, types.is_floating, types.is_decimal, types.is_temporal)
+    if any(is_one(stored) for is_one in (*fixed, types.is_fixed_size_binary)):
+        return True
+    if types.is_dictionary(kind):
+        return _is_plain(kind.value_type)
+    return any(is_text(kind) for is_text in _of_texts(types))  # of an extension, texts would not be counted
+
+
+def _of_texts(types: Any) -> tuple[Any, ...]:
+    return (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
 
 
 def _stored(kind: Any) -> Any:
@@ -145,8 +160,7 @@ def _size_of_texts(path: Path, schema: Any) -> int:
     """How much memory the texts of a Parquet file take: it may hold a long text once, and repeat it by its number."""
     types, parquet = optional("pyarrow", "a Parquet file", "tables").types, optional("pyarrow.parquet", "", "tables")
     compute = optional("pyarrow.compute", "a Parquet file", "tables")
-    of_texts = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
-    names = [each.name for each in schema if any(is_text(each.type) for is_text in of_texts)]
+    names = [each.name for each in schema if any(is_text(each.type) for is_text in _of_texts(types))]
     total = 0
     try:
         for name in dict.fromkeys(names):

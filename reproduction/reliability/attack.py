@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -34,6 +35,11 @@ def refused(call: Callable[[], object]) -> bool:
     except ValueError:
         return True
     return False
+
+
+def logistic_normals() -> Any:
+    """The family of logistic-normal distributions, or None in a version from before it."""
+    return getattr(opu, "LogisticNormal", None)
 
 
 def calibrated(student: Student, x: Tensor) -> Student:

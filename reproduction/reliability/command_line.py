@@ -2,6 +2,7 @@
 
 import os
 import random
+import resource
 import subprocess
 import sys
 import tempfile
@@ -105,6 +106,96 @@ def fits(rounds: int = 5) -> list[Outcome]:
     return [Outcome("of two fits into one folder one runs, the other is told at its start", rounds, broken)]
 
 
+def foreign() -> list[Outcome]:
+    """`opu demo --overwrite` on folders that no demo wrote, each with a config.json: no file in them changes."""
+    folders = (
+        {"config.json": '{"architectures": ["BertModel"]}', "thesis.txt": "precious", "data/weights.bin": "w"},
+        {"config.json": "{}"},
+        {"config.json": "[]", "metrics.json": '{"settings": {"hidden": 3}}', "notes.md": "mine"},
+        {"config.json": '{"distill": {}}', "metrics.json": '{"accuracy": 1.0}', "model.safetensors": "w"},
+        {"config.json": "no JSON", "checkpoint/old": "w"},
+    )
+    broken = 0
+    for files in folders:
+        with tempfile.TemporaryDirectory() as place:
+            out = Path(place) / "mine"
+            for name, text in files.items():
+                (out / name).parent.mkdir(parents=True, exist_ok=True)
+                (out / name).write_text(text)
+            broken += _changed(("demo", "--out", out, "--overwrite"), out, files)
+    return [Outcome("the demo's --overwrite leaves folders that are not a demo's", len(folders), broken)]
+
+
+def _changed(words: tuple[object, ...], out: Path, files: dict[str, str], seconds: float = 20.0) -> bool:
+    """Whether a command that is killed after some seconds changes or adds files in a folder."""
+    process = subprocess.Popen(_words(words), env=_ENV, **_QUIET)  # type: ignore[call-overload]
+    end, changed = time.monotonic() + seconds, False
+    while process.poll() is None and time.monotonic() < end and not changed:
+        time.sleep(0.05)
+        changed = _contents(out) != files
+    process.kill()
+    process.wait()
+    return changed or _contents(out) != files
+
+
+def _contents(folder: Path) -> dict[str, str]:
+    """The text of all files; none where one went away while they were read."""
+    try:
+        found = [path for path in folder.rglob("*") if path.is_file()]
+        return {path.relative_to(folder).as_posix(): path.read_bytes().decode(errors="replace") for path in found}
+    except OSError:
+        return {}
+
+
+def nested() -> list[Outcome]:
+    """A Parquet file of kilobytes with lists or structs of a gigabyte is refused before it takes memory."""
+    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+    texts, numbers = pa.array(["z" * 3_000_000] * 70), pa.array(np.zeros(70 * 350_000))
+    starts = np.arange(71, dtype=np.int32)
+    columns = {
+        "lists": pa.ListArray.from_arrays(pa.array(350_000 * starts), numbers),
+        "structs": pa.StructArray.from_arrays([texts], ["text"]),
+        "lists of texts": pa.ListArray.from_arrays(pa.array(starts), texts),
+    }
+    broken = 0
+    for cells in columns.values():
+        with tempfile.TemporaryDirectory() as place:
+            path, run = Path(place) / "table.parquet", Path(place) / "run"
+            table = pa.table({"a": [1.0] * 70, "more": cells, "target": ["u", "v"] * 35})
+            with pq.ParquetWriter(path, table.schema, compression="zstd") as file:
+                for _ in range(7):  # 1.4 GB in all
+                    file.write_table(table)
+            broken += _takes_a_gigabyte(("fit", path, "--target", "target", "--out", run, "--teacher", "ensemble"))
+    return [Outcome("a Parquet file with nested columns takes less than 1 GB", len(columns), broken)]
+
+
+def _takes_a_gigabyte(words: tuple[object, ...], seconds: float = 60.0) -> bool:
+    """Whether a command's memory grows beyond 1 GB, at which it is killed."""
+    process = subprocess.Popen(_words(words), env=_ENV, preexec_fn=_limited, **_QUIET)  # type: ignore[call-overload]
+    end, peak = time.monotonic() + seconds, 0
+    while process.poll() is None and time.monotonic() < end and peak < 2**20:
+        time.sleep(0.01)
+        peak = _peak(process.pid)
+    process.kill()
+    process.wait()
+    return peak >= 2**20
+
+
+def _limited() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (8 * 2**30, 8 * 2**30))
+
+
+def _peak(pid: int) -> int:
+    """The most memory that a process had at once, in kilobytes; 0 once it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM")), 0)
+
+
 _ENV = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
 _QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
@@ -128,4 +219,4 @@ def _spread(path: Path) -> float:
     return float(frame[column].max() - frame[column].min())
 
 
-ATTACKS = (names, extremes, refusals, fits)
+ATTACKS = (names, extremes, refusals, fits, foreign, nested)

@@ -2,14 +2,17 @@
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 import opu
+from opu import measures
 from opu.export import write
-from reproduction.reliability.attack import Outcome, calibrated
+from opu.students import Student
+from reproduction.reliability.attack import Outcome, calibrated, logistic_normals
 from reproduction.reliability.scores import session
 
 
@@ -120,4 +123,38 @@ def cascades() -> list[Outcome]:
     return [Outcome("a cascade keeps its budget where rows tie", cases, broken)]
 
 
-ATTACKS = (unsigned, lookups, whole_numbers, cascades)
+def budgets() -> list[Outcome]:
+    """A budget of 5 % is kept with every score where rows tie, one by one and all at once, however small the spread."""
+    made: dict[str, tuple[dict[str, Any], tuple[float, float]]] = {"Dirichlets": ({}, (0.0, 8.0))}
+    if logistic_normals() is not None:
+        made["logistic-normals"] = ({"family": "logistic_normal"}, (0.0, -8.0))
+    found = []
+    for name, (options, shifts) in made.items():
+        cases = broken = 0
+        for shift in shifts:
+            for seed in range(4):
+                for score in measures.MEASURES:
+                    torch.manual_seed(seed)
+                    student = opu.students.mlp(2, 3, (32, 32), **options).eval()
+                    over = _over_budget(student, score, shift)
+                    cases, broken = cases + len(over), broken + sum(over)
+        found.append(Outcome(f"a cascade keeps its budget with every score, {name}", cases, broken))
+    return found
+
+
+def _over_budget(student: Student, score: str, shift: float) -> list[bool]:
+    """Whether twice the budget is spent on rows one by one, and on all at once."""
+    with torch.no_grad():
+        for weight in student.parameters():
+            weight.mul_(3)
+        list(student.precision_net.parameters())[-1].add_(shift)
+    rows, fresh = torch.randint(2, (2, 400, 2)).float()
+    if score == "novelty":
+        opu.calibrate(student, torch.randint(2, (200, 2)).float())
+    teacher = opu.teachers.Ensemble([nn.Linear(2, 3), nn.Linear(2, 3)])
+    cascade = opu.Cascade(student, teacher, 0.05, score=score, num_particles=2).calibrate(rows)
+    alone = float(np.mean([np.asarray(cascade(row[None]).by_teacher)[0] for row in fresh[:80]]))
+    return [alone > 0.1, cascade(fresh).fraction > 0.1]
+
+
+ATTACKS = (unsigned, lookups, whole_numbers, cascades, budgets)

@@ -4,11 +4,12 @@ import math
 
 import torch
 from mpmath.ctx_mp import MPContext
+from torch import Tensor
 
 import opu
 from opu import measures
 from opu.distributions.dirichlet import Dirichlet, kl_divergence
-from reproduction.reliability.attack import Outcome
+from reproduction.reliability.attack import Outcome, logistic_normals
 
 _TOLERANCE = 1e-5
 mp = MPContext()
@@ -63,8 +64,62 @@ def kernels() -> list[Outcome]:
     return [Outcome("the exponential kernel sees more than the mean", cases, broken)]
 
 
+def densities() -> list[Outcome]:
+    """Densities of log-ratios, with factors up to ten million times the scales, of which some are equal."""
+    family = logistic_normals()
+    if family is None:
+        return []
+    cases = broken = 0
+    for log_scale, size in ((0.0, 1.0), (-6.0, 30.0), (-8.0, 100.0), (-10.0, 1e3), (5.0, 1e-3)):
+        for num_classes in (2, 5, 10):
+            for rank in (0, 1, 2, 4):
+                location = torch.randn(2, num_classes).double()
+                scales = log_scale + 0.3 * torch.randn(2, num_classes).double()
+                factors = size * torch.randn(2, num_classes, rank).double()
+                factors[1] = factors[1, :, :1]  # all the same
+                points = family(location, scales, factors).log_rsample(1)[0]
+                found = family(location, scales, factors).log_ratio_log_prob(points)
+                for given in zip(location, scales, factors, points, found, strict=True):
+                    cases, broken = cases + 1, broken + _off(float(given[-1]), _log_density(*given[:-1]))
+    return [Outcome("densities of logistic-normals' log-ratios agree with eighty digits", cases, broken)]
+
+
+def _log_density(location: Tensor, log_scale: Tensor, factors: Tensor, point: Tensor) -> float:
+    """The log-density of centred log-ratios, by the covariance of differences to the last class in 80 digits."""
+    mp.dps = 80
+    number, last = len(location), len(location) - 1
+    m, logs = (mp.matrix(each.tolist()) for each in (location, point))
+    full = mp.diag([mp.exp(2 * mp.mpf(each)) for each in log_scale.tolist()])
+    for factor in factors.T.tolist():
+        full += mp.matrix(factor) * mp.matrix(factor).T
+    differences = mp.matrix(last, number)
+    for i in range(last):
+        differences[i, i], differences[i, last] = 1, -1
+    covariance, away = differences * full * differences.T, differences * (logs - m)
+    square = (away.T * mp.lu_solve(covariance, away))[0]
+    gaussian = -(mp.log(mp.det(covariance)) + square + last * mp.log(2 * mp.pi)) / 2
+    return float(gaussian + mp.log(number) / 2)  # differences to one class have a volume larger by the root of K
+
+
+def information() -> list[Outcome]:
+    """The mutual information of logistic-normals in float32, from spreads of exp(-10) to 1."""
+    family = logistic_normals()
+    if family is None:
+        return []
+    cases = broken = 0
+    for log_scale in (-10.0, -8.0, -6.0, -4.0, -2.0, -1.0, 0.0):
+        for num_classes in (2, 3, 10):
+            location = 4 * torch.randn(100, num_classes)
+            scales = log_scale + 0.2 * torch.randn(100, num_classes)
+            q = family(location, scales, math.exp(log_scale) * torch.randn(100, num_classes, 2))
+            pairs = zip(q.mutual_information().tolist(), q.to(torch.float64).mutual_information().tolist(), strict=True)
+            off = [_off(found, exact, 1e-3) for found, exact in pairs]
+            cases, broken = cases + len(off), broken + sum(off)
+    return [Outcome("information of logistic-normals in float32 is that of float64", cases, broken)]
+
+
 def _off(found: float, exact: float, tolerance: float = _TOLERANCE) -> int:
     return int(not abs(found - exact) <= tolerance * abs(exact))
 
 
-ATTACKS = (entropies, divergences, kernels)
+ATTACKS = (entropies, divergences, kernels, densities, information)

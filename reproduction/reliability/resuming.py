@@ -1,12 +1,16 @@
 """Attacks on runs that are resumed with something else than they began with."""
 
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import opu
+from opu import objectives
 from reproduction.reliability.attack import Outcome, refused
 
 
@@ -137,4 +141,81 @@ def settings() -> list[Outcome]:
     return [Outcome("a run is not resumed with another augmentation or optimiser", len(changes), broken)]
 
 
-ATTACKS = (resumed, hidden, small_changes, settings)
+class _Weighted(objectives.BaseObjective):
+    """An objective of a user's own, with an attribute."""
+
+    def __init__(self, weight: float) -> None:
+        self.weight = weight
+        self.inner = objectives.parse("kl")
+
+    def __call__(self, x: Any, log_particles: Tensor, q: Any) -> Tensor:
+        found: Tensor = self.weight * self.inner(x, log_particles, q)
+        return found
+
+
+def attributes() -> list[Outcome]:
+    """A run is not resumed with an objective of other attributes, another batch size or an optimiser of other settings."""
+    torch.manual_seed(0)
+    x, net = torch.randn(120, 4), nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
+
+    def weighted(weight: float) -> Any:
+        return lambda *given: _Weighted(weight)(*given)
+
+    def loader(size: int, *, shuffle: bool) -> Any:
+        return DataLoader(TensorDataset(x), size, shuffle=shuffle)
+
+    def by(kind: Any, **options: Any) -> Any:
+        return lambda parameters: kind(parameters, **options)
+
+    def run(inputs: Any, options: dict[str, Any], folder: str, *, resume: bool) -> None:
+        torch.manual_seed(1)
+        recipe = opu.Recipe(**{"epochs": 2, "num_particles": 4, **options})
+        student = opu.students.mlp(4, 3, (8,))
+        opu.distill(
+            opu.teachers.MCDropout(net), student, inputs, recipe=recipe, out=folder, resume=resume, progress=False
+        )
+
+    kinds: list[Callable[[float], Any]] = [
+        _Weighted,
+        weighted,
+        lambda weight: 2.0 * _Weighted(weight),
+        lambda weight: objectives.parse("kl") + weighted(weight),
+        lambda weight: objectives.parse("kl") + _Weighted(weight),
+    ]
+    adam, sgd = torch.optim.Adam, partial(by, torch.optim.SGD, lr=0.01)
+    optimisers = (
+        (by(adam), by(adam, betas=(0.9, 0.9))),
+        (by(adam), by(adam, weight_decay=0.1)),
+        (sgd(momentum=0.9), sgd(momentum=0.5)),
+        (sgd(momentum=0.9), sgd(momentum=0.9, weight_decay=0.1)),
+        (sgd(momentum=0.9), sgd(momentum=0.9, nesterov=True)),
+    )
+    changes: dict[str, list[tuple[tuple[Any, dict[str, Any]], tuple[Any, dict[str, Any]]]]] = {
+        "an objective of other attributes": [
+            ((x, {"objective": kind(1.0)}), (x, {"objective": kind(3.0)})) for kind in kinds
+        ],
+        "a loader of another batch size": [
+            ((loader(34, shuffle=shuffle), {}), (loader(size, shuffle=shuffle), {}))
+            for shuffle in (False, True)
+            for size in (33, 35)
+        ],
+        "an optimiser function of other settings": [
+            ((x, {"optimizer": first}), (x, {"optimizer": second})) for first, second in optimisers
+        ],
+    }
+    return [
+        Outcome(f"a run is not resumed with {what}", len(each), _resumed(run, each)) for what, each in changes.items()
+    ]
+
+
+def _resumed(run: Any, changes: list[tuple[tuple[Any, ...], tuple[Any, ...]]]) -> int:
+    """How many runs go on with something else than they began with."""
+    broken = 0
+    for first, second in changes:
+        with tempfile.TemporaryDirectory() as place:
+            run(*first, f"{place}/run", resume=False)
+            broken += not refused(partial(run, *second, f"{place}/run", resume=True))
+    return broken
+
+
+ATTACKS = (resumed, hidden, small_changes, settings, attributes)

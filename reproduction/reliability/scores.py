@@ -1,18 +1,21 @@
 """Attacks on p-values and predictions: ties, few calibration inputs, values that are no numbers, large offsets."""
 
+import math
 import tempfile
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import opu
 from opu.export import write
+from opu.novelty import Blend
 from opu.students import Student
 from opu.students.impute import Prepare
-from reproduction.reliability.attack import Outcome, calibrated
+from reproduction.reliability.attack import Outcome, calibrated, logistic_normals
 
 Outputs = dict[str, np.ndarray]
 
@@ -63,6 +66,61 @@ def rates() -> list[Outcome]:
             error = 4 * (rate * (1 - rate) / repeats * (1 / 200 + 1 / size)) ** 0.5
             broken[name] += int(np.mean(found) > rate + error)
     return [Outcome(name, len(sizes), count) for name, count in broken.items()]
+
+
+def blends() -> list[Outcome]:
+    """With ten calibration inputs, no p-value flags more than it says, beyond four standard errors, whatever is blended."""
+    repeats, cases, broken = 1000, 0, 0
+    for blend in (Blend(0.5, 0.5), Blend(0.5, 0.0), Blend(0.5, 1.0), Blend(0.1, 0.0), Blend(0.9, 1.0)):
+        torch.manual_seed(0)
+        p = torch.stack([opu.Novelty.fit(_opposed(10), blend).p_value(_opposed(100)) for _ in range(repeats)])
+        for rate in (1 / 11, 3 / 11, 5 / 11):
+            flagged = (p <= rate + 1e-12).double().mean(1)
+            error = 4 * float(flagged.std()) / repeats**0.5
+            cases, broken = cases + 1, broken + int(float(flagged.mean()) > rate + error)
+    return [Outcome("p-values hold for equal and other shares of the blend, 10 inputs", cases, broken)]
+
+
+def _opposed(count: int) -> opu.Dirichlet:
+    """Predictions whose precision falls as their entropy does, so that the two parts of novelty disagree."""
+    u = torch.randn(count, dtype=torch.float64)
+    return opu.Dirichlet.from_logits(torch.stack([u.exp(), 0 * u], -1), -3 * u)
+
+
+def sure() -> list[Outcome]:
+    """Logistic-normals next to certainty: rows have one p-value in float32, float64 and ONNX."""
+    if logistic_normals() is None:
+        return []
+    broken, cases = {"float64": 0, "ONNX": 0}, 0
+    rows = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
+    for seed, (gap, scale) in enumerate((gap, scale) for gap in (50.0, 78.0, 100.0) for scale in (0.3, 3.0)):
+        torch.manual_seed(seed)
+        student = _sure_student(gap, scale)
+        calibrated(student, rows[torch.multinomial(torch.tensor([0.45, 0.45, 0.1]), 500, replacement=True)])
+        expected = student.predict(rows).columns()["novelty_p_value"]
+        runtime = _runtime(student, rows[2:].repeat(8, 1), int8=False)
+        found = {
+            "float64": deepcopy(student).double().predict(rows.double()).columns()["novelty_p_value"],
+            "ONNX": np.full(3, np.nan) if runtime is None else _run(runtime, rows)["novelty_p_value"],
+        }
+        cases += len(rows)
+        for name, p in found.items():
+            broken[name] += int((~(np.abs(p - expected) < 1e-5)).sum())
+    promise = "p-values of sure logistic-normals are those of float32"
+    return [Outcome(f"{promise}, {name}", cases, count) for name, count in broken.items()]
+
+
+@torch.no_grad()
+def _sure_student(gap: float, scale: float) -> Student:
+    """A student of two columns: the first decides the class, with one difference of logits, and the second adds 4 to it."""
+    student = opu.students.mlp(2, 2, (8,), family="logistic_normal")
+    for weight in student.parameters():
+        weight.zero_()
+    first, last = (layer for layer in student.mean_net.modules() if isinstance(layer, nn.Linear))
+    first.weight[0, 0] = first.weight[1, 1] = 1
+    last.weight[0, 0], last.weight[0, 1] = gap, 4.0
+    list(student.precision_net.parameters())[-1].fill_(math.log(scale))
+    return student
 
 
 _MAKERS: tuple[Callable[[], Student], ...] = (
@@ -176,4 +234,4 @@ def _run(runtime: object, x: Tensor) -> Outputs:
     return dict(zip(names, found, strict=True))
 
 
-ATTACKS = (ties, rates, not_finite, prepared, far, offsets)
+ATTACKS = (ties, rates, blends, sure, not_finite, prepared, far, offsets)

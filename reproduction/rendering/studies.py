@@ -222,14 +222,16 @@ def reliability(results: Path) -> str:
     now = _study(results, "reliability")
     broken = {each["promise"]: each for each in before["outcomes"]}
     lines = [
-        [each["promise"], str(each["cases"]), _broken(broken[each["promise"]]), _broken(each)]
+        [each["promise"], str(each["cases"]), _broken(broken.get(each["promise"])), _broken(each)]
         for each in now["outcomes"]
     ]
     commits = [each["environment"]["commit"][:7] for each in (before, now)]
     return markdown_table(["what should hold", "cases", *(f"broken in {commit}" for commit in commits)], lines)
 
 
-def _broken(outcome: Record) -> str:
+def _broken(outcome: Record | None) -> str:
+    if outcome is None:  # a version without what is attacked
+        return "-"
     return str(outcome["broken"]) if outcome["broken"] == 0 else f"**{outcome['broken']}**"
 
 

@@ -49,7 +49,9 @@ def test_densities_agree_with_eighty_digits_however_large_the_factors(log_scale,
 
 
 def test_densities_hold_for_probabilities_below_every_number():
-    q = LogisticNormal(torch.zeros(1, 2).double(), torch.zeros(1, 2).double(), torch.tensor([[[1500.0], [-1500.0]]]).double())
+    q = LogisticNormal(
+        torch.zeros(1, 2).double(), torch.zeros(1, 2).double(), torch.tensor([[[1500.0], [-1500.0]]]).double()
+    )
     # The log-odds has variance 2 + 3000^2; the density of the first probability divides by both probabilities.
     gap, variance = 3000.0, 2 + 3000.0**2
     exact = -0.5 * math.log(2 * math.pi * variance) - gap**2 / (2 * variance) + gap

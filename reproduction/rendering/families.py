@@ -120,12 +120,12 @@ def family_tables(results: Path) -> str:
     """Students of both families on Pima and Spambase."""
     lines = []
     for table, teacher in (("blr", "PG"), ("gp", "SGPMC")):
-        records = read(
-            results, f"{table}-seed*.json", f"opu reproduce {table} --out runs/reproduce, and copy its files"
-        )
+        command = f"opu reproduce {table} --rows standardised --out runs/families, and copy its files under these names"
+        records = read(results, f"{table}-families-seed*.json", command)
         for part in ("pima (standardised)", "spambase (standardised)"):
             for added, family in (("", "dirichlet"), (" (logistic-normal)", "logistic_normal")):
-                rows = [record["parts"][part]["rows"].get(f"OPU-{teacher}{added}", {}) for record in records]
+                parts = [record["parts"][part] for record in records if part in record["parts"]]
+                rows = [each["rows"].get(f"OPU-{teacher}{added}", {}) for each in parts]
                 if found := [row for row in rows if "agreement" in row]:
                     who = f"{part.split()[0].capitalize()}, {_TEACHERS[teacher]}, {len(found)}"
                     lines.append([who, _NAMES[family], *_reached(found)])

@@ -507,3 +507,16 @@ def test_a_terminal_sees_a_bar_that_does_not_stay(run, tmp_path):
         console = Console(file=said, force_terminal=terminal, width=80)
         predict_files(run, tmp_path / "x.npy", tmp_path / "o.csv", overwrite=True, console=console)
         assert ("predicting" in said.getvalue()) == terminal
+
+
+def test_a_file_of_postscript_in_disguise_starts_no_other_program(run, tmp_path, monkeypatch):
+    from PIL import EpsImagePlugin
+
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", None)  # to call it would fail
+    (tmp_path / "images").mkdir()
+    text = "%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
+    (tmp_path / "images" / "innocent.png").write_text(text)
+    save_images(tmp_path / "images", images(2))
+    predict_files(run, tmp_path / "images", tmp_path / "out.csv", console=Console(quiet=True))
+    notes = pd.read_csv(tmp_path / "out.csv").set_index("input")["note"]
+    assert "cannot identify image file" in notes["innocent.png"] or "not an image" in notes["innocent.png"]

@@ -179,6 +179,14 @@ def test_a_parquet_file_of_wide_values_is_refused_before_it_is_read(tmp_path, mo
         read_frame(tmp_path / "table.parquet")
 
 
+def test_decimals_are_counted_as_the_objects_that_they_become(tmp_path, monkeypatch):
+    pq.write_table(pa.table({"a": pa.array([1] * 10_000, pa.decimal128(5, 2))}), tmp_path / "table.parquet")
+    monkeypatch.setattr("opu.sklearn.frames.LARGEST_INFLATED", 2**20)
+    monkeypatch.setattr(pd, "read_parquet", None)
+    with pytest.raises(ValueError, match=r"would take 1 MB of memory, from 0\.0 MB in the file"):
+        read_frame(tmp_path / "table.parquet")
+
+
 BOMB = """if True:
     import resource, pathlib, sys
     import pandas, pyarrow.parquet

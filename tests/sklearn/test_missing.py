@@ -7,6 +7,7 @@ import onnxruntime
 import pandas as pd
 import pytest
 import torch
+from rich.console import Console
 from sklearn.ensemble import BaggingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -14,6 +15,9 @@ from sklearn.preprocessing import StandardScaler
 
 from opu.export.run import export_run
 from opu.sklearn import OnePassClassifier
+from opu.sklearn.encoding import Encoding
+from opu.sklearn.frames import read_frame
+from opu.sklearn.run import predict_table
 from tests.student_files import as_before
 
 FAST = {"epochs": 30, "num_particles": 8, "hidden": (32,), "random_state": 0}
@@ -135,3 +139,26 @@ def test_behind_a_pipeline_the_last_step_gives_intervals_and_measures_and_is_sav
     weighted = make_pipeline(StandardScaler(), OnePassClassifier("ensemble", **FAST))
     weighted.fit(X, y, onepassclassifier__sample_weight=np.where(y == 1, 9.0, 1.0))
     assert weighted.predict_proba(X)[:, 1].mean() > inside[:, 1].mean()
+
+
+@pytest.mark.parametrize("keep", ["age", "city"])
+def test_passing_a_feature_through_changes_no_prediction(keep, tmp_path):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(
+        {"age": rng.integers(20, 80, 200).astype(object), "city": rng.choice(["Ulm", "Bonn", ""], 200)}
+    )
+    table.loc[rng.random(200) < 0.2, "age"] = ""
+    table["ill"] = np.where(rng.random(200) < 0.5, "no", "yes")
+    table.to_csv(tmp_path / "table.csv", index=False)
+    frame = read_frame(tmp_path / "table.csv")
+    encoding, _ = Encoding.of(frame, "ill")
+    model = OnePassClassifier("forest", epochs=2, hidden=(8,), random_state=0).fit(encoding.matrix(frame), frame["ill"])
+    model.save(tmp_path / "run")
+    (tmp_path / "run" / "encoding.json").write_text(json.dumps(encoding.as_dict()))
+    for out, passed in (("plain.csv", []), ("kept.csv", [keep])):
+        predict_table(
+            tmp_path / "run", tmp_path / "table.csv", tmp_path / out, keep=passed, console=Console(quiet=True)
+        )
+    plain, kept = (pd.read_csv(tmp_path / name, keep_default_na=False) for name in ("plain.csv", "kept.csv"))
+    assert kept.pop(keep).astype(str).tolist() == table[keep].astype(str).tolist()  # as it stands in the file
+    pd.testing.assert_frame_equal(kept, plain)

@@ -18,6 +18,8 @@ from opu.predict_files.source import Part, Source, shape_of
 from opu.students import Student
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+# By contents too: a file of PostScript that is called .png would be handed to another program.
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP")
 MOST_PIXELS = 2**27  # of one image, which take half a gigabyte as they are and as much again while they are converted
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 _SCALES = ((0.0, 1.0), (-1.0, 1.0), (0.0, 255.0))
@@ -219,7 +221,8 @@ class Images(Source):
     def _open(self, path: Path) -> Any:
         if path.exists() and not path.is_file():  # a pipe would be waited for
             raise ValueError("it is not a regular file")
-        return self.pillow.open(path)
+        self.pillow.init()  # all that it was built with; WebP may be missing
+        return self.pillow.open(path, formats=[each for each in _FORMATS if each in self.pillow.OPEN])
 
     def _values(self, image: Any) -> NDArray[np.float32]:
         """Pixels in [0, 1], of shape (height, width, channels), in the student's size."""

@@ -15,6 +15,7 @@ MOST_COLUMNS = 1_000_000
 # A table of numbers may take so much memory, or as many times its size in the file.
 LARGEST_INFLATED, LARGEST_RATIO = 2**30, 32
 _LONG, _MANY = 200, 20_000  # letters of a name, and names, that are compared with one that is not there
+_BYTES_OF_DECIMAL = 136  # pandas makes an object of each
 
 
 def read_frame(
@@ -150,6 +151,8 @@ def _stored(kind: Any) -> Any:
 
 def _width(kind: Any) -> int:
     """Bytes of one value in memory, at least; texts are counted apart."""
+    if optional("pyarrow", "a Parquet file", "tables").types.is_decimal(_stored(kind)):
+        return _BYTES_OF_DECIMAL
     try:
         return max(8, int(_stored(kind).byte_width))
     except (AttributeError, ValueError):  # of no fixed width

@@ -183,7 +183,10 @@ def predict_table(
             f"{model.n_features_in_}; use another copy."
         )
     passed = list(dict.fromkeys([*encoding.ids, *keep]))
-    frame = read_frame(data, header=header, separator=separator, texts=list(encoding.texts), verbatim=passed)
+    used = {*encoding.numbers, *encoding.texts}
+    reading: dict[str, Any] = {"header": header, "separator": separator, "texts": list(encoding.texts)}
+    # A feature is read for the model as without --keep; what is passed through is read again, as it stands in the file.
+    frame = read_frame(data, **reading, verbatim=[name for name in passed if name not in used])
     if encoding.num_columns is not None and frame.shape[1] != encoding.num_columns:
         raise ValueError(
             f"the model was fitted to a file of {encoding.num_columns} columns without names; {data} has {frame.shape[1]}, "
@@ -201,6 +204,8 @@ def predict_table(
     )
     parts = [_predictions(model, encoding, frame.iloc[start : start + ROWS_AT_ONCE], level) for start in shown]
     table = pd.concat(parts, ignore_index=True)
+    if used.intersection(passed):
+        frame = read_frame(data, **reading, verbatim=passed)
     kept = frame[[name for name in passed if name in frame.columns]].astype(object)  # numbers of users keep all digits
     write_frame(out, pd.concat([kept.reset_index(drop=True), table], axis=1), separator)
     if count := int((table["note"] != "").sum()):

@@ -98,7 +98,10 @@ def test_our_recipe_meets_an_ensemble_and_photographs(tmp_path, monkeypatch):
     rows = ["ENS", "MCDP-KL", "MCDP (robust)"]
     records, times = reproduce("mnist-robust", tmp_path, seeds=[2], rows=rows, quick=True, console=console)
     found = records[0]["rows"]
-    assert list(found) == ["MCDP-KL", "OPU-MCDP (robust)", "ENS-KL", "OPU-ENS (robust)"]
+    both = ["OPU-ENS (robust)", "OPU-ENS (robust, logistic-normal)"]
+    assert list(found) == ["MCDP-KL", "OPU-MCDP (robust)", "ENS-KL", *both]
+    assert [found[name]["row"]["family"] for name in both] == ["dirichlet", "logistic_normal"]
+    assert all(len(found[name]["agreement"]["coverage"]["predicted"]) == 10 for name in both)
     assert all(row["ood"]["photographs"]["count"] == 40 for row in found.values())
     assert len(list((tmp_path / "mnist-robust-quick-seed2").glob("member-*.safetensors"))) == 5
     monkeypatch.setattr(Models, "train", lambda *_: pytest.fail("a teacher was trained again"))
